@@ -25,12 +25,12 @@ class SessionGenerate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """How agent code reaches the policy: any OpenAI client pointed at `base_url`."""
+    """The way of agent code to the policy: any OpenAI client pointed at `base_url`."""
 
     base_url: str
     """Ends in `/v1` and names this episode's session."""
     api_key: str
-    """Also names the session, for clients that keep only host and key."""
+    """Key that also names the session, for clients that keep only host and key."""
     model: str
     episode_id: str
     seed: int

@@ -27,11 +27,12 @@ class EngineInfo:
     stop_tokens: tuple[int, ...]
     """The model's own end-of-turn tokens; generation stops after sampling one."""
     constrains_json: bool = False
-    """It honours `GenerateRequest.json_schema`."""
+    """Whether the engine honours `GenerateRequest.json_schema`."""
     shares_device: bool = False
     """The trainer computes where it does: `release_memory` before a step, `resume_memory` after."""
     restart_s: float = 0.0
-    """How long it may be away while it starts a server again by itself: new weights wait for so much longer."""
+    """Seconds that the engine may be away while it starts a server again by itself. New weights
+    wait for so much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Sampling:
 
     @property
     def cuts_tail(self) -> bool:
-        """Unlikely tokens are never drawn."""
+        """Whether unlikely tokens are never drawn."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
 
     @property
@@ -70,7 +71,8 @@ class Sampling:
 
     @property
     def exclusion(self) -> Exclusion | None:
-        """Why tokens drawn so do not follow log softmax(logits / T), which training assumes."""
+        """The reason why tokens drawn so do not follow log softmax(logits / T), which training
+        assumes."""
         if self.is_greedy:
             return Exclusion.GREEDY
         if self.cuts_tail:
@@ -92,7 +94,7 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     """Generation ends with the token that completes one of these; that token is still returned."""
     stop_tokens: tuple[int, ...] = ()
-    """Besides the model's own, unless `ignore_eos`."""
+    """Tokens that end the answer besides the model's own. With `ignore_eos` only these end it."""
     ignore_eos: bool = False
     seed: int | None = None
     num_top_logprobs: int = 0
@@ -136,16 +138,17 @@ class GenerateResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineDeath:
-    """How an engine ended that had been started."""
+    """The end of an engine that had been started."""
 
     reason: str
-    """As in "the engine was killed by SIGKILL"."""
+    """Text as in "the engine was killed by SIGKILL"."""
     log_path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEntrance:
-    """How further processes sample from a running engine (`rollout.nodes`, `serve.processes`)."""
+    """The way by which further processes sample from a running engine (`rollout.nodes`,
+    `serve.processes`)."""
 
     client: str
     """`package.module:Class` or `file.py::Class` of an `EngineClient`."""
@@ -174,10 +177,10 @@ class InferenceEngine(ABC):
     """
 
     is_repeatable: ClassVar[bool] = False
-    """It can sample the same tokens twice (`run.deterministic`)."""
+    """Whether the engine can sample the same tokens twice (`run.deterministic`)."""
     is_shareable: ClassVar[bool] = False
-    """Other processes can sample from it too: it has `open_entrance`, which `rollout.nodes` and `serve.processes`
-    need."""
+    """Whether other processes can sample from the engine too. It then has `open_entrance`, which
+    `rollout.nodes` and `serve.processes` need."""
     accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
     """The kinds of updates that the engine accepts. One that accepts `changed` gets less to load where an adapter is trained."""
 
@@ -221,7 +224,7 @@ class InferenceEngine(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """False from its death until `restart` has returned."""
+        """Whether the engine lives: False from its death until `restart` has returned."""
         return True
 
     async def died(self) -> EngineDeath:
@@ -237,7 +240,7 @@ class InferenceEngine(ABC):
         """`tell` hears when the engine can sample nothing, because a part of it starts again, and when it can."""
 
     async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
-        """From now on, other processes may sample too; those that reach this machine do so at `host`.
+        """Let other processes sample too. Those that reach this machine do so at `host`.
 
         `tell` is called whenever the state of the entrance changes.
         """

@@ -30,7 +30,8 @@ class Task:
 
     @property
     def source(self) -> str:
-        """Where it comes from: its data's `source`, else `family`; empty where it names neither.
+        """The task's `source` or, without one, its `family`, from its data; empty if the data names
+        neither.
 
         >>> Task("1", {"source": "gsm8k"}).source, Task("2").source
         ('gsm8k', '')
@@ -46,7 +47,7 @@ class FinishReason(StrEnum):
 
 
 class ForkReason(StrEnum):
-    """Why a turn does not continue the turn that its client meant to continue."""
+    """The reason why a turn does not continue the turn that its client meant to continue."""
 
     SYSTEM_CHANGED = "system_changed"
     TOOLS_CHANGED = "tools_changed"
@@ -60,7 +61,7 @@ class ForkReason(StrEnum):
 
 
 class Exclusion(StrEnum):
-    """Why a turn's sampled tokens are context only.
+    """The reason why a turn's sampled tokens are context only.
 
     Their logprob is not the policy's, or (`side_call`) the run does not train such turns.
     """
@@ -100,7 +101,8 @@ class Turn:
     parent: int | None = None
     """Index, in the episode, of the turn whose prompt + output this prompt starts with."""
     fork: ForkReason | None = None
-    """Set when the client sent history but no recorded turn could be extended as it was."""
+    """Reason that is set when the client sent history but no recorded turn could be extended as it
+    was."""
     excluded: Exclusion | None = None
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
@@ -114,8 +116,8 @@ class Turn:
     offers_tools: bool = field(default=False, compare=False)
     """Whether the request had tools that the model could call."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Of a call that another provider answered: `request` (model, sampling, metadata), `tools` where
-    a conversation begins, `usage`. Empty for turns of our own engines."""
+    """Details of a call that another provider answered: `request` (model, sampling, metadata),
+    `tools` at the beginning of a conversation, `usage`. Empty for turns of our own engines."""
     num_shared: int = field(default=0, compare=False)
     """Tokens at the start of the prompt that are kept with the turn `shares_with`."""
     shares_with: int | None = field(default=None, compare=False)
@@ -237,7 +239,7 @@ def _identity(turn: Turn) -> tuple[int, ...]:
 
 
 def _excerpt(text: str, *, most: int = 60) -> str:
-    """In quotes and on one line, cut if it is long.
+    """The text in quotes and on one line, cut if it is long.
 
     >>> _excerpt("yes\\n"), _excerpt("a" * 99, most=4)
     ("'yes\\\\n'", "'aaaa'...")
@@ -428,5 +430,5 @@ class WeightUpdate:
     contents: UpdateContents = "all"
     """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""
     share_seen: float | None = None
-    """Where the file rounds the trained weights: the share of those that training changed whose rounded value
-    changed too. None: nothing is rounded, or it is not known."""
+    """Share of the weights that training changed whose rounded value changed too, if the file
+    rounds the trained weights. None: nothing is rounded, or it is not known."""

@@ -40,7 +40,8 @@ ABSENT = frozenset(
 
 
 class Anything(type):
-    """Of a class that stands for whatever an absent module has: a class, a function, a decorator."""
+    """The type of a class that stands for whatever an absent module has: a class, a function, a
+    decorator."""
 
     def __getattr__(cls, name: str) -> "Anything":
         if name.startswith("__"):

@@ -85,7 +85,8 @@ def as_groups(rows: Rows) -> list[TrajectoryGroup]:
 
 
 def their_advantages(theirs: Theirs, rows: Rows, keys: dict[str, Any], values: bool) -> np.ndarray:
-    """By token, as ours are: AReaL's stand one place earlier, where the token is predicted."""
+    """AReaL's advantages by token, in our places: AReaL's stand one place earlier, where the token
+    is predicted."""
     config = theirs.config.PPOActorConfig(backend="fsdp:d1", **{"kl_ctl": 0.0, **keys})
 
     def tensor(array: np.ndarray) -> Tensor:
@@ -135,7 +136,7 @@ class Tokens:
     mask_T: Tensor
     sequences_T: Tensor
     ends_S: Tensor
-    """Where the sequences begin, and where the last ends."""
+    """Places where the sequences begin, and where the last ends."""
 
 
 def random_tokens(seed: int) -> Tokens:

@@ -38,7 +38,7 @@ WARM_STEPS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """What the metrics of one run say, its first steps left out."""
+    """The metrics of one run, its first steps left out."""
 
     steps: list[dict[str, float]]
     summary: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a long episode of a thinking model costs when every request leaves out earlier thoughts.
+"""The cost of a thinking model's long episode when every request leaves out earlier thoughts.
 
     python benchmarks/branches.py [--turns 100] [--against DIR] [--write]
 

@@ -66,11 +66,12 @@ STEPS = 60
 FIRST_STEP, LAST_STEPS = 2, 4
 """Faults hit after the first steps and before the last ones."""
 STALLED_S = 300.0
-"""Without a step for so long a run has stalled: ten times what a silent machine takes to be missed."""
+"""Seconds without a step after which a run has stalled: ten times what a silent machine takes to be
+missed."""
 RESTARTING = ("rank killed", "main process killed")
 """Faults after which the whole run starts again, which takes most of the time: a quarter as many as of the others."""
 STOPPED_S = (0.5, 5.0)
-"""How long a process is stopped."""
+"""Seconds, at least and at most, for which a process is stopped."""
 
 
 @dataclass
@@ -92,11 +93,11 @@ class Result:
     ledger: dict[str, Any]
     seconds: float
     num_steps: int
-    """Taken, with those that were taken again after a restart."""
+    """Steps taken, with those that were taken again after a restart."""
     restarts: int
     hits: list[Hit] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
-    """After each hit until the second step: the first may have been under way."""
+    """Seconds from each hit to the second step after it: the first may have been under way."""
 
 
 def processes() -> Iterator[tuple[int, int, list[str]]]:

@@ -1,4 +1,4 @@
-"""How long a checkpoint holds the trainer, and what its parts cost.
+"""The time for which a checkpoint holds the trainer, and the cost of its parts.
 
     python benchmarks/checkpoints.py [--model tiny] [--repeats 5]
 

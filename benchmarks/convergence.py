@@ -1,4 +1,4 @@
-"""How many steps and CPU-seconds each algorithm needs to learn guess_number.
+"""The steps and CPU-seconds that each algorithm needs to learn guess_number.
 
 python benchmarks/convergence.py [--save FILE] [--write]
 python benchmarks/convergence.py --redraw
@@ -48,11 +48,11 @@ SEEDS = (1, 2, 3)
 THRESHOLD = 0.9
 STEPS, ETA, NUM_MINIBATCHES, EVALUATE_EVERY = 120, 1, 2, 4
 NUM_MORE_ROUNDS = 3
-"""Of dynamic sampling."""
+"""Largest number of further rounds of dynamic sampling."""
 PICTURE = DOCUMENT.parent / "images" / "convergence.svg"
 CURVES = PICTURE.with_suffix(".json")
 Curves = dict[str, dict[int, Curve]]
-"""By algorithm and seed."""
+"""Curves by algorithm and seed."""
 HEADER = ("algorithm", f"steps to {THRESHOLD}", f"CPU-s to {THRESHOLD}", "success at the end")
 
 

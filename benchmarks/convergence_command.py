@@ -65,10 +65,10 @@ class Ended:
     name: str
     steps: list[int]
     successes: list[float]
-    """By evaluation."""
+    """Success of each evaluation."""
     train_s: float
     cpu_s: float
-    """Of all processes, their start and the evaluations included."""
+    """CPU-seconds of all processes, their start and the evaluations included."""
     staleness_max: float
 
     def row(self) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""What rewards of turns, verdicts and wrong rewards do to learning: a softmax table, in seconds.
+"""The effect of rewards of turns, verdicts and wrong rewards on learning: a softmax table, in
+seconds.
 
 python benchmarks/credit.py [--seeds 16] [--save FILE] [--before FILE --write]
 
@@ -116,7 +117,7 @@ def episode(
 
 
 def posted(num_turns: int, *rewards: tuple[float, int | None]) -> Outcome:
-    """What becomes of the (reward, turn) pairs that a caller posts."""
+    """The outcome of the (reward, turn) pairs that a caller posts."""
     outcome = posted_outcome([PostedReward(*pair) for pair in rewards], num_turns=num_turns)
     assert outcome is not None, "a caller posts at least one"
     return outcome

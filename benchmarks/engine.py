@@ -98,7 +98,7 @@ def continuous_batching(model: Any) -> Contender:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Of all its threads, to the nanosecond."""
+    """CPU-seconds of all threads of a process, to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 

@@ -62,9 +62,9 @@ class Example:
     package: str = ""
     """The module of its framework. The model learns from a teacher how to call the tool."""
     is_trained: bool = True
-    """Else only the untrained model is measured here."""
+    """Whether the example is trained here; else only the untrained model is measured."""
     where: str = ""
-    """Where its figures are, if they are not measured here."""
+    """Place of the example's figures, if they are not measured here."""
     model: str = "smollm2"
     """The model that is measured untrained."""
     arguments: Sequence[str] = ()
@@ -188,7 +188,7 @@ def _areal_sdk(*arguments: str) -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """What run directories say of an example."""
+    """The figures of an example, read from run directories."""
 
     before: dict[str, Any]
     after: dict[str, Any] | None
@@ -212,13 +212,14 @@ class Figures:
 
 
 def _evaluations(run: Path) -> dict[str, dict[str, Any]]:
-    """By name; empty if there is no such run."""
+    """Evaluations by name; empty if there is no such run."""
     rows = Run(run).evaluations() if run.is_dir() else []
     return {row["name"]: row for row in rows if row["split"] == "eval"}
 
 
 def samples_an_episode(run: Run) -> float:
-    """How many sequences the turns of an episode are, on average: 1 where each continues the last."""
+    """The number of sequences that the turns of an episode are, on average: 1 if each turn
+    continues the last."""
     episodes = [run.episode(row["id"]) for row in run.episodes()[-MOST_READ:]]
     found = [len(list(branches(episode.turns))) for episode in episodes if episode.turns]
     return sum(found) / len(found)

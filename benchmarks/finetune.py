@@ -1,4 +1,4 @@
-"""Before and after on held-out tasks: SFT, DPO, a reward model and distillation.
+"""Success on held-out tasks before and after SFT, DPO, a reward model and distillation.
 
     python benchmarks/finetune.py [--seeds 1 2 3] [--keep DIR] [--write]
 
@@ -106,7 +106,7 @@ def success(summary: dict[str, Any]) -> tuple[float, float]:
 
 
 def measure(directory: Path, seed: int) -> dict[str, tuple[float, float]]:
-    """Before and after of each of the four."""
+    """The figures before and after each of the four."""
     begin = ["--model", "tiny", "--seed", str(seed), "--set", "engine.dtype=float32"]
 
     def new(name: str, steps: int, rate: str) -> list[str]:

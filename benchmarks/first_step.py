@@ -41,7 +41,7 @@ class Absent:
 
     name: str
     requirement: str
-    """With what its training needs."""
+    """The requirement to install, with everything that training needs."""
     why: str
     python: str = "3.11"
 

@@ -1,4 +1,5 @@
-"""What the gateway costs: CPU a request, latency added, memory a session; and what its peers cost.
+"""The cost of the gateway: CPU a request, latency added, memory a session; and the cost of its
+peers.
 
     python benchmarks/gateway.py [--model smollm2] [--rounds 3] [--only latency,turns] [--write]
     python benchmarks/gateway.py --only peers [--peers litellm,areal]
@@ -38,7 +39,8 @@ from areal_sdk.models import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: so many rounds, or as many as the budget allows, and at least one."""
+    """The effort of a measurement: so many rounds, or as many as the budget allows, and at least
+    one."""
 
     num_rounds: int
     budget_s: float
@@ -87,7 +89,7 @@ def _cost(
 
 
 def turns_section(model_dir: Path, effort: Effort) -> str:
-    """What a request costs as its session grows; `echo` parses the same growing bodies."""
+    """The cost of a request as its session grows; `echo` parses the same growing bodies."""
     num_sessions = max(20, effort.num_requests // 20)
     windows = ((2, 4), (9, 11), (24, 26), (48, 50))
     rounds: list[dict[str, list[float]]] = []

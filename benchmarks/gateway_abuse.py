@@ -47,7 +47,7 @@ ANSWER = "It is said in a sentence of about thirty tokens, as a chat's answers o
 MAX_CONTEXT = 8192
 NUM_HALF_OPEN = 2000
 PAUSE_S = 1.0
-"""After each abusive request of one of the eight clients that send such."""
+"""Seconds between two abusive requests of each of the eight clients that send such."""
 MOST_P99_MS = 100.0
 MOST_KEPT_MB = 150.0
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -133,7 +133,7 @@ async def throw_away() -> None:
 
 
 async def abuse(url: str, *, large_only: bool) -> None:
-    """Until stdin ends; prints what became of it."""
+    """Abuse the gateway until stdin ends; print what became of it."""
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     address = urlsplit(url)
     held = []
@@ -220,9 +220,9 @@ class Measured:
     quiet: list[float]
     abused: list[float]
     loop: str
-    """How late the gateway's loop was under abuse."""
+    """Delay of the gateway's loop under abuse."""
     memory_mb: tuple[float, float, float]
-    """Before, at the end of the abuse, and after it."""
+    """Megabytes before the abuse, at its end, and after it."""
     answered: str
 
     @property

@@ -227,7 +227,7 @@ def read(
 
 
 def cpu_of_children() -> float:
-    """Of those that have ended, and of theirs."""
+    """CPU-seconds of the children that have ended, and of their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -137,7 +137,7 @@ def measure(case: Case, *, settings: Mapping[str, JSON], options: Mapping[str, J
 
 
 def observer(witness: Player) -> Observe:
-    """What is remembered of every step; `witness` only computes."""
+    """The observer that remembers figures of every step; `witness` only computes."""
 
     def logprobs(taken: Taken, *, after: bool) -> torch.Tensor:
         witness.load(taken.after if after else taken.before, 0)
@@ -170,13 +170,13 @@ def sampled(groups: Sequence[TrajectoryGroup]) -> torch.Tensor:
 
 
 def padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What comes after a row changes nothing before it: attention is causal."""
+    """The rows, padded at their ends. Padding changes nothing before it: attention is causal."""
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is kept of a run. Its fields are JSON."""
+    """The figures that are kept of a run. Its fields are JSON."""
 
     scores: list[float]
     signal: float

@@ -32,7 +32,7 @@ from areal_sdk import Task
 
 NUM_QUESTIONS, NUM_SAMPLES, NUM_TOKENS = 4, 8, 256
 NUM_GAMES = 300
-"""Of the measurement before and of that after."""
+"""Number of games of each of the measurements before and after."""
 OURS, TRL = "areal-sdk", "trl"
 PROCESS = re.compile(r"train/cpu_(main|engine|trainer-\d+)_s")
 """Counters of the CPU time of processes."""
@@ -50,7 +50,7 @@ class Side:
     num_games: int
     sampled_tokens: float
     cpu_s: float
-    """Of sampling and training, without the start and the measurements."""
+    """CPU-seconds of sampling and training, without the start and the measurements."""
 
     @property
     def gain(self) -> float:
@@ -58,7 +58,7 @@ class Side:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the gain."""
+        """Half the width of the 95 % interval of the gain."""
         pair = (self.before, self.num_games), (self.after, self.num_games)
         return 1.96 * error_of_difference(*pair)
 

@@ -1,4 +1,5 @@
-"""What `gpu.py` measures: a model made on the spot, an engine, a trainer, new weights, all at once."""
+"""The parts that `gpu.py` measures: a model made on the spot, an engine, a trainer, new weights,
+all at once."""
 
 import asyncio
 import json
@@ -25,7 +26,7 @@ TITLE = "## One GPU, all parts"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything."""
+    """The amounts of everything that is measured."""
 
     shape: dict[str, int]
     dtype: Literal["float32", "bfloat16"]

@@ -1,4 +1,5 @@
-"""What a trainer that ignores a family's logit scale does to learning: tiny Granite and Cohere models.
+"""The effect on learning of a trainer that ignores a family's logit scale: tiny Granite and Cohere
+models.
 
 python benchmarks/logit_scale.py [--seeds 4] [--steps 60] [--write]
 

@@ -1,4 +1,5 @@
-"""What one long sequence takes on a rank: the output layer in chunks, checkpointing, and two ranks.
+"""The cost of one long sequence on a rank: the output layer in chunks, checkpointing, and two
+ranks.
 
     python benchmarks/long_context.py [--tokens 32768] [--write]
 

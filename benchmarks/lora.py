@@ -57,7 +57,8 @@ class Measured:
         return f"{found['success']:.2f} [{found['success_low']:.2f}, {found['success_high']:.2f}]"
 
     def median(self, metric: str) -> float:
-        """Of the steps that have it: one whose samples are all older has no `dlogp_lag_0`."""
+        """The median over the steps that have the metric: a step whose samples are all older has no
+        `dlogp_lag_0`."""
         return float(statistics.median(step[metric] for step in self.steps if metric in step))
 
     def row(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What an episode that a rollout node plays costs the main process: CPU and bytes.
+"""The cost, for the main process, of an episode that a rollout node plays: CPU and bytes.
 
     python benchmarks/nodes.py [--nodes 1 2 4 8] [--episodes 20000] [--profile FILE]
 
@@ -56,7 +56,7 @@ class Measured:
     """Bytes that the main process got, an episode."""
     sent: float
     tokens: float
-    """Of an episode, prompts included, each once."""
+    """Tokens of an episode, prompts included, each once."""
     in_flight: int
 
 

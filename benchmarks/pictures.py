@@ -43,7 +43,7 @@ class Panel:
 
     title: str
     places: Sequence[str]
-    """What is written below each place; an empty text writes nothing."""
+    """Text below each place; an empty text writes nothing."""
     lines: Sequence[Line]
 
 

@@ -88,7 +88,7 @@ def write() -> None:
 
 
 def errors(known: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """For each case the predicted seconds, and how far they are off."""
+    """The predicted seconds of each case, and their relative error."""
     found = {}
     for name, row in known["cases"].items():
         predicted = predict(known["calibration"], row)

@@ -23,7 +23,7 @@ PRIOR = {
     "publish_gb_s": 2.0,
     "straggler": 0.02,
 }
-"""What is fitted, and the guess that a fit stays near where no figure tells."""
+"""Fitted constants, each with the guess that a fit stays near where no figure tells."""
 SPREAD = 0.5
 """Standard deviation of the logarithm of a constant around its guess."""
 WEIGHT = 20.0
@@ -145,7 +145,7 @@ def measured_factor(figures: Sequence[Figure]) -> float:
 
 
 def _model(figure: Figure) -> tuple[str, bool, bool]:
-    """What a measured step has in common with those that it calibrates."""
+    """The features that a measured step shares with the steps that it calibrates."""
     name = figure.row.partition(",")[0]
     return name, "tools" in figure.row, "taking turns" in figure.row
 

@@ -323,7 +323,7 @@ def _simulated(described: str, efficiency: Efficiencies, episodes: int) -> tuple
 
 
 def _parts(batch: int, engines: int, group: int, episodes: int) -> int:
-    """Into how many equal parts batch and engines are divided for a simulation."""
+    """The number of equal parts into which batch and engines are divided for a simulation."""
     parts = 1
     while (
         batch // parts > episodes

@@ -228,7 +228,7 @@ def measure(only: list[str]) -> None:
 
 
 def _lengths(workload: Workload) -> dict[str, float]:
-    """What the tails of a case do not say: the prompts, and the agent's own time."""
+    """The figures that the tails of a case do not give: the prompts, and the agent's own time."""
     turns = [turn for shape in workload.episodes for turn in shape.turns]
     firsts = [shape.turns[0] for shape in workload.episodes if shape.turns]
     later = [t for s in workload.episodes for t in s.turns[1:]]
@@ -270,7 +270,8 @@ def setup_of(calibration: Mapping[str, Any], case: Case, *, competing: float) ->
 
 
 def others(calibration: Mapping[str, Any], competing: float) -> float:
-    """How many threads compete, by how slowly the calibration's ranks computed beside as many."""
+    """The number of threads that compete, from how slowly the calibration's ranks computed beside
+    as many."""
     then = calibration["competing"]
     return float(calibration["machine"]["others"] * competing / then if then else competing)
 

@@ -1,4 +1,5 @@
-"""How far plans are from published figures, and how often the stated doubt held."""
+"""The distance of plans from published figures, and the share of cases in which the stated doubt
+held."""
 
 import math
 import statistics

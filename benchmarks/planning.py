@@ -1,4 +1,4 @@
-"""What a large batch costs before anything is computed: its way to a rank, and the rank's plan.
+"""The cost of a large batch before anything is computed: its way to a rank, and the rank's plan.
 
     python benchmarks/planning.py [--episodes 512] [--tokens 32768] [--ranks 8] [--write]
 

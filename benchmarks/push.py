@@ -26,7 +26,7 @@ TOKEN = "secret"
 MB = 10**6
 PIECE_BYTES = 64 * 1024
 BUFFER_BYTES = 128 * 1024
-"""Of each socket of a proxy: what it holds has not gone over the link yet."""
+"""Bytes of each socket buffer of a proxy: bytes in it have not gone over the link yet."""
 
 LATE_S = 0.1
 """A thread that this busy machine wakes late makes up for so much: a link does not sleep."""

@@ -16,7 +16,7 @@ Key = tuple[str | int | float, ...]
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean, from Student's t."""
+    """Half the width of the 95 % interval of the mean, from Student's t."""
     return STUDENT_T[len(values)] * stdev(values) / math.sqrt(len(values))
 
 

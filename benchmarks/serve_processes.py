@@ -1,4 +1,4 @@
-"""What a request to `areal-sdk serve --processes N` costs, against one process.
+"""The cost of a request to `areal-sdk serve --processes N`, against one process.
 
     python benchmarks/serve_processes.py [--processes 1 2 4] [--rounds 7] [--write]
 
@@ -45,7 +45,7 @@ NUM_DOORS = 32
 class Case:
     stream: bool
     num_turns: int = TURNS
-    """Of a session. One: the client names no session."""
+    """Turns of a session. One: the client names no session."""
     shares_connections: bool = True
 
     def hops(self, processes: int) -> str:
@@ -74,7 +74,7 @@ class Fleet:
     url: str
     is_named: bool = True
     owner: int | None = None
-    """Which of two processes owns the next sessions; None: both do."""
+    """The process of two that owns the next sessions; None: both do."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def new_seat(self) -> Seat:
@@ -85,7 +85,7 @@ class Fleet:
         return Seat(self.url, f"{KEY}/{next(n for n in names if _owner(n, self) in wanted)}")
 
     def cpu_s(self) -> float:
-        """Of the main process and all gateway processes."""
+        """CPU-seconds of the main process and all gateway processes."""
         return cpu_seconds_of(self.process.pid)
 
 

@@ -1,4 +1,4 @@
-"""What a weight swap on a real SGLang server costs, by transport, while it generates.
+"""The cost of a weight swap on a real SGLang server, by transport, while it generates.
 
     python benchmarks/swap.py [--updates 20] [--write]
 

@@ -1,4 +1,5 @@
-"""What two ranks send each other in an update, against the theory, and what being two costs in CPU time.
+"""The bytes that two ranks send each other in an update, against the theory, and the CPU time that
+being two costs.
 
     python benchmarks/traffic.py [--rounds 2] [--write]
 
@@ -51,7 +52,7 @@ def rows(num_tokens: int) -> list[Demonstration]:
 
 
 def make_trainer(ranks: Ranks, num_tokens: int, settings: dict[str, Any]) -> RankTrainer:
-    """Once warm."""
+    """A trainer that is warm."""
     section = TrainerSection(
         ranks=ranks.size, device="cpu", tokens_per_microbatch=num_tokens, **settings
     )
@@ -68,7 +69,7 @@ def measure_bytes(ranks: Ranks, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_cpu(ranks: Ranks, rounds: int) -> list[float]:
-    """Of one rank and each round."""
+    """CPU-seconds of one rank in each round."""
     trainer, seconds = make_trainer(ranks, TOKENS, {}), []
     for _ in range(rounds):
         began = time.process_time()

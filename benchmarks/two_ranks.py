@@ -179,7 +179,7 @@ async def sampled(model: Path) -> list[tuple[list[int], list[float]]]:
 
 
 def logprobs(spec: TrainerSpec, ranks: Ranks, rows: list[list[int]]) -> list[list[float]]:
-    """Of the last `NEW_TOKENS` of each row, one at a time."""
+    """Logprobs of the last `NEW_TOKENS` of each row, one at a time."""
     trainer = RankTrainer(spec, ranks)
     asked = [
         Demonstration(tuple(row), tuple(index == at for index in range(len(row))))

@@ -18,7 +18,7 @@ SOLVED = 0.95
 
 
 class Verdict(StrEnum):
-    """How a run went."""
+    """The class of a run."""
 
     STAYED = "learnt and stayed"
     FELL = "learnt then fell"

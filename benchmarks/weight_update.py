@@ -1,4 +1,4 @@
-"""What new weights in flight cost the local engine, and what keeping old KV would save and spoil.
+"""The cost of new weights in flight for the local engine, and the gain and harm of keeping old KV.
 
     python benchmarks/weight_update.py [--model smollm2] [--dtype bfloat16] [--steps 1 10 100] [--write]
 

@@ -58,7 +58,7 @@ class WordGame:
         return len(self.words)
 
     def tasks(self, split: str) -> list[Task]:
-        """In a mixed order, always the same."""
+        """The tasks in a mixed order, always the same."""
         found = list(self._tasks(split))
         random.Random(0).shuffle(found)
         return found

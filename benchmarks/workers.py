@@ -44,7 +44,7 @@ REPLY = "0123456789abcde"
 class Round:
     episodes_per_s: float
     cpu_s: float
-    """Of all processes, an episode."""
+    """CPU-seconds of all processes, an episode."""
     main_cpu_s: float
     delay_p50_s: float
     delay_p99_s: float

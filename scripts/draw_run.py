@@ -54,7 +54,7 @@ def _curve(rewards: Sequence[Point], seconds: float) -> Iterator[str]:
 
 
 def _success(evals: Sequence[dict[str, float]]) -> Iterator[str]:
-    """Before and after as bars with their 95 % intervals, right of the curve."""
+    """The success before and after as bars with their 95 % intervals, right of the curve."""
     if not evals:
         return
     yield _text(WIDTH - RIGHT + 20, TOP - 10, "held-out success", color=GOOD)

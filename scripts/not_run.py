@@ -1,4 +1,4 @@
-"""What the tests of a log did not run, by reason, security first: python scripts/not_run.py LOG
+"""The tests that a log did not run, by reason, security first: python scripts/not_run.py LOG
 
 The log is that of pytest with `-rs`, of one run or of several. `.ci/run` ends with this list.
 """

@@ -31,7 +31,7 @@ class ReleaseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a tag names."""
+    """The distribution that a tag names."""
 
     name: str
     version: str

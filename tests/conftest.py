@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures and rules that hold for every test."""
 
 import gc
 import signal

@@ -1,4 +1,4 @@
-"""How much each loss term counts, computed while planning.
+"""The weight of each loss term, computed while planning.
 
 Every rank plans from the same groups, so all ranks know the same weights and divisor before the forward
 pass. So sums over micro-batches and ranks are exact, even if tokens are masked later.
@@ -16,7 +16,7 @@ class Shares:
     """The loss of a minibatch is the sum of `weight * loss` over its terms, divided by `divisor`."""
 
     weights: tuple[float, ...]
-    """For each episode, the weight of each of its terms."""
+    """Weight of each term of an episode, one for each episode."""
     divisor: float
 
 

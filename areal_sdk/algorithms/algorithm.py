@@ -44,7 +44,7 @@ def make_algorithm(
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """From rewards to a gradient. ConfigError for parts that do not go together."""
+    """The way from rewards to a gradient. ConfigError for parts that do not go together."""
 
     advantages: AdvantageEstimator
     objective: Objective
@@ -127,9 +127,9 @@ class Algorithm:
 
     @property
     def idle_groups(self) -> IdleGroups:
-        """Which groups teach nothing, by the rewards as they were given.
+        """The groups that teach nothing, by the rewards as they were given.
 
-        As DAPO has it: a solved group is replaced although its longest answer may lose a little by
-        shaping. Else a soft limit of length would keep every group, whatever its rewards.
+        DAPO has it so: a solved group is replaced although its longest answer may lose a little by shaping.
+        Else a soft limit of length would keep every group, whatever its rewards.
         """
         return idle_groups(self.advantages)

@@ -25,7 +25,7 @@ class Batch:
     """Offsets into the row: each (node, temperature) whose logits some term needs, once."""
     temperatures_R: Tensor
     rows_T: Tensor
-    """Which of the R distributions predicts the term's token."""
+    """Index of the distribution, among R, that predicts the term's token."""
     targets_T: Tensor
     advantages_T: Tensor
     behaviour_T: Tensor
@@ -33,23 +33,23 @@ class Batch:
     lags_T: Tensor
     """Versions between the sampler and the start of this step."""
     sequences_T: Tensor
-    """Which trajectory of the batch the term belongs to."""
+    """Index of the trajectory, in the batch, to which the term belongs."""
     groups_T: Tensor
     weights_T: Tensor
-    """Of each term in the aggregate."""
+    """Weight of each term in the aggregate."""
     boundary_T: Tensor
     """Whether the token is the first or the last of its turn."""
     indices_T: Tensor
-    """Where the term stands among all terms of its minibatch, over all ranks."""
+    """Index of the term among all terms of its minibatch, over all ranks."""
     mask_T: Tensor
-    """False on the one term of an empty batch."""
+    """Mask of the terms; False on the one term of an empty batch."""
     reference_T: Tensor | None = None
     values_T: Tensor | None = None
     returns_T: Tensor | None = None
     proximal_T: Tensor | None = None
     """Logprob under the weights at the start of the step, once it is known."""
     kept_T: Tensor | None = None
-    """Which terms the objective's screen left, once it has looked."""
+    """Mask of the terms that the objective's screen left, once it has looked."""
 
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
         return replace(self, proximal_T=proximal_T)

@@ -24,14 +24,14 @@ class Example:
     among the branch's own tokens."""
     advantages_T: Floats
     logprobs_T: Floats
-    """Of the behaviour policy."""
+    """Logprobs of the behaviour policy."""
     versions_T: Ints
     temperatures_T: Floats
     boundary_T: Bools
-    """First or last token of its turn."""
+    """Mask of the first and last token of each turn."""
     group: int = 0
     weight: float = 1.0
-    """Of each target in the aggregate."""
+    """Weight of each target in the aggregate."""
     reference_T: Floats | None = None
     values_T: Floats | None = None
     returns_T: Floats | None = None

@@ -5,14 +5,14 @@ from enum import IntEnum
 
 
 class Coverage(IntEnum):
-    """Which trained tokens become loss terms. All of them stay in the divisor."""
+    """The trained tokens that become loss terms. All trained tokens stay in the divisor."""
 
     ADVANTAGED = 0
-    """Those with an advantage: where nothing else has a gradient, the others cost nothing."""
+    """Tokens with an advantage: if nothing else has a gradient, the others cost nothing."""
     SEQUENCES = 1
-    """All of each trajectory that has an advantage somewhere."""
+    """All tokens of each trajectory that has an advantage somewhere."""
     ALL = 2
-    """All, also in groups that teach nothing."""
+    """All trained tokens, also in groups that teach nothing."""
 
 
 @dataclass(frozen=True, slots=True)

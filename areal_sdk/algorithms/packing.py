@@ -33,7 +33,7 @@ class Segment:
     start: int
     stop: int
     subtree_stop: int
-    """Its descendants are `[stop, subtree_stop)`."""
+    """End of the segment's descendants, which are `[stop, subtree_stop)`."""
     parent: int
     """Index of the segment it continues; -1 for the root."""
 
@@ -47,15 +47,15 @@ class Tree:
 
     segments: tuple[Segment, ...]
     members: tuple[int, ...]
-    """Which of the given branches it holds."""
+    """Indices of the given branches that the tree holds."""
     ends: tuple[int, ...]
-    """For each member, the segment that it ends with."""
+    """The segment with which each member ends."""
     runs: tuple[Ints, ...] = field(repr=False)
     """The tokens of each segment."""
     depths: tuple[int, ...] = field(repr=False)
     """The position of each segment's first token."""
     place: int = 0
-    """Of its first member in the order of all branches."""
+    """Place of the first member in the order of all branches."""
 
     def __len__(self) -> int:
         return self.segments[0].subtree_stop
@@ -106,7 +106,7 @@ def _build(order: Sorted, *, max_tokens: int) -> list[Tree]:
 def plan_rows(
     branches: Sequence[Branch], *, max_tokens: int, num_ranks: int = 1, share: bool = True
 ) -> list[list[list[Tree]]]:
-    """For each rank, its rows: lists of trees that are computed together.
+    """The rows of each rank: lists of trees that are computed together.
 
     Ranks get about equal shares, as far as splitting trees does not cost more than it brings; some
     may get nothing when there is little to do.

@@ -23,10 +23,10 @@ class Sorted:
 
     branches: Sequence[Branch]
     indices: list[int]
-    """Which of the branches comes where."""
+    """Indices of the branches in sorted order."""
     lengths: list[int]
     common: Ints
-    """How many tokens at its start each has in common with the one in front of it."""
+    """Number of tokens that each branch has in common, at its start, with the one in front of it."""
 
     @property
     def roots(self) -> list[tuple[int, int]]:
@@ -50,7 +50,7 @@ def sort_branches(branches: Sequence[Branch], *, share: bool = True) -> Sorted:
         trie.node_at(branch, len(branch)).ends.append((len(branch), index))
     indices, lengths, common = [], [], []
     lowest = 0
-    """Of the depths between the latest branch and the next."""
+    """Smallest of the depths between the latest branch and the next."""
     pending: list[tuple[_Node, int]] = [(trie.root, 0)]
     while pending:
         node, depth = pending.pop()

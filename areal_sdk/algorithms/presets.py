@@ -42,7 +42,7 @@ from areal_sdk.errors import ConfigError
 
 CLIP_LOW, CLIP_HIGH, MAX_WEIGHT = 0.2, 0.28, 5.0
 CLIP = 0.2
-"""On both sides, as in PPO's own paper."""
+"""Clip on both sides, as in PPO's own paper."""
 
 
 def grpo(
@@ -211,7 +211,8 @@ def m2po(
     proximal: s.Centre = Proximal.RECOMPUTE,
     discount: s.Discount = 1.0,
 ) -> Algorithm:
-    """For very stale samples: leaves out tokens until the log-weights' second moment is bounded."""
+    """M2PO, for very stale samples: leaves out tokens until the log-weights' second moment is
+    bounded."""
     return Algorithm(
         GroupRelative(discount=discount),
         Surrogate(
@@ -325,7 +326,8 @@ def running_baseline(
     discount: s.Discount = 1.0,
     max_surprise: s.MaxSurprise = 5.0,
 ) -> Algorithm:
-    """For episodes that come alone (`areal-sdk serve`, groups of one): no siblings to compare with."""
+    """The running baseline, for episodes that come alone (`areal-sdk serve`, groups of one): no
+    siblings to compare with."""
     return Algorithm(
         RunningBaseline(discount=discount, max_surprise=max_surprise),
         Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
@@ -334,7 +336,7 @@ def running_baseline(
 
 
 def _penalties(kl: float, entropy: float, kind: KL = KL.K3) -> tuple[Penalty, ...]:
-    """Those that have a coefficient: the others cost neither memory nor time."""
+    """The penalties with a coefficient: the others cost neither memory nor time."""
     penalties: list[Penalty] = []
     if kl:
         penalties.append(ReferenceKL(kl, kind))

@@ -52,7 +52,7 @@ class SupervisedEngine(InferenceEngine):
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
         self._tell_outage: Callable[[bool], None] = lambda is_down: None
         self.failure: Exception | None = None
-        """Why it is not started again any more."""
+        """The reason why the engine is not started again any more."""
         self._engine = engine
         self._say = say
         self._restarts = Restarts()
@@ -170,7 +170,8 @@ class SupervisedEngine(InferenceEngine):
                 await chunks.aclose()  # closing a stream early frees its slot
 
     async def _until_up(self) -> None:
-        """Whoever calls has a deadline: of a request, or of a weight update."""
+        """Wait until the engine is up. The caller has a deadline: of a request, or of a weight
+        update."""
         while not self.is_alive:
             await asyncio.sleep(0)  # let `watch` notice
             await self._back.wait()

@@ -13,7 +13,8 @@ _SIGN, _CURRENCY = f"[{_MINUS}+]", r"\\?[$€£¥]"
 _UNSIGNED = (
     r"(?:(?:(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
-"""With a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are lists."""
+"""Digits with a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are
+lists."""
 _ARGUMENT = rf" ?(?:\{{ ?({_SIGN}?{_UNSIGNED}) ?\}}|(\d))"
 _POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -53,7 +54,8 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 ]
 _INTEGER = rf"{_SIGN}?\d{{1,6}}(?!\.?\d)"
 _EXPONENT = rf" ?\^ ?(?:\{{ ?({_INTEGER}) ?\}}|\( ?({_INTEGER}) ?\)|({_INTEGER}))"
-"""As in 2^10, 2^(10) and 10^{-3}. A power that is no integer leaves its `^` behind the number."""
+"""Exponent as in 2^10, 2^(10) and 10^{-3}. A power that is no integer leaves its `^` behind the
+number."""
 _TIMES = r"(?:[x\u00d7*]|\\times|\\cdot)"
 _NUMBER = re.compile(
     rf"((?:(?<![\w.]){_SIGN} ?)?)(?<![\w.])(?:{_CURRENCY})?({_UNSIGNED})"
@@ -91,14 +93,14 @@ _COMES_AFTER = re.compile(
     re.VERBOSE,
 )
 _MIXED = re.compile(r"(?<![\w.])\d+ \Z")
-"""Before a fraction: 1 1/2 is neither of the two."""
+"""Integer before a fraction: 1 1/2 is neither of the two."""
 _LOOK_BACK = 16
 _LIST_BEFORE = re.compile(r"\d,\s*\Z")
 _OPENS = re.compile(r"(?:\$|\\\(|\\boxed\{|[({\s])*")
 _CLOSES = re.compile(
     r"(?:\\[,;])? ?(?:\\?%|°|\\text\{[^{}\d]*\}|\\mathrm\{[^{}\d]*\}|[A-Za-z][A-Za-z /²³]*)?(?:\$|\\\)|[)}.\s])*"
 )
-"""Of a text that is one number, perhaps with a unit."""
+"""End of a text that is one number, perhaps with a unit."""
 
 
 def last_number(text: str) -> float | None:
@@ -174,7 +176,7 @@ def _last_match(text: str) -> re.Match[str] | None:
 
 
 def _plain(number: str) -> float:
-    """Too large a number is infinite."""
+    """The value of a number with commas; infinite if it is too large."""
     return float(_with_hyphen(number.replace(",", "")))
 
 

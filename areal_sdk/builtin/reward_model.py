@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from areal_sdk.fsdp.reward_model import Judge
 
 EXPORTS = ("", "checkpoints/final", "checkpoints/best")
-"""Where a reward model may be in the given directory: it may be a run's."""
+"""Places of a reward model in the given directory, which may be a run's."""
 
 
 def find_reward_model(path: str) -> str:

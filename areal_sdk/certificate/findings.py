@@ -8,7 +8,7 @@ from enum import StrEnum
 class Severity(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """It works, but there is something to know."""
+    """A finding that breaks nothing, but that users should know."""
     FAILED = "failed"
 
 
@@ -27,7 +27,8 @@ class TokenFinding(Finding):
     """The result of one check of a model's conversations."""
 
     client: str = ""
-    """Whose transcript showed it; empty for what concerns the model alone."""
+    """The client whose transcript showed the finding; empty if the finding concerns the model
+    alone."""
     expected: tuple[str, ...] = ()
     """Tokens, as text, where `found` is about tokens."""
     got: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Certificate:
     """Whether a model's conversations can be trained token by token, and what was looked at."""
 
     key: str
-    """Of the tokenizer, the template and these checks; see `content_key`."""
+    """Key of the tokenizer, the template and these checks; see `content_key`."""
     findings: tuple[TokenFinding, ...]
 
     @property

@@ -13,7 +13,8 @@ from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 
 CHECKS = 2
-"""Raise it when what is checked, or replayed, changes: older certificates then no longer count."""
+"""Version of the checks. Raise it when the checks, or the replay, change: older certificates then
+no longer count."""
 
 _FILES = (
     "tokenizer.json",
@@ -60,7 +61,8 @@ class ChatModel:
 
 
 def content_key(directory: Path, *, tool_format: str | None = None) -> str:
-    """Equal for directories that turn conversations into the same tokens, read in the same format."""
+    """A key that is equal for directories that turn conversations into the same tokens, read in the
+    same format."""
     config = _read(directory / "config.json")
     limits = [config.get("eos_token_id"), config.get("vocab_size")]
     digest = sha256(orjson.dumps([CHECKS, limits]))

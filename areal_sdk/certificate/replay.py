@@ -90,12 +90,12 @@ class _Player:
         self.rewrites = False
         """The template writes what was said before differently from how it was said."""
         self.refuses = ""
-        """Why the template refuses what goes on well as an extension."""
+        """The reason why the template refuses a whole conversation that it takes as an extension."""
         self._model = model
         self._client = client
         self._history = History()
         self._tokens: list[tuple[int, ...]] = []
-        """Of each turn, its prompt and its answer."""
+        """Tokens of each turn: its prompt and its answer."""
 
     def play(self, request: TranscriptRequest) -> Iterator[TokenFinding]:
         renderer = self._model.renderer
@@ -209,7 +209,7 @@ class _Player:
 
 
 def _with_ids(message: Message, length: int) -> Message:
-    """With call ids as long as the gateway makes them for this model."""
+    """The message with call ids as long as the gateway makes them for this model."""
     if message.get("tool_call_id"):
         return {**message, "tool_call_id": message["tool_call_id"][-length:]}
     if calls := message.get("tool_calls"):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _COLORS = {"ok": "green", "note": "yellow", "failed": "red"}
 _CONTEXT = 6
-"""Equal tokens shown before the first that differs."""
+"""Number of equal tokens that are shown before the first that differs."""
 _SHOWN = 24
 """Tokens shown of each side."""
 
@@ -94,7 +94,7 @@ def _alike(findings: "Sequence[TokenFinding]") -> "Iterator[tuple[TokenFinding, 
 
 
 def label(level: str) -> str:
-    """How a finding begins: `ok`, `note` or `failed`, in its colour."""
+    """The beginning of a finding's line: `ok`, `note` or `failed`, in its colour."""
     return click.style(f"{level:<7}", fg=_COLORS[level])
 
 

@@ -44,7 +44,7 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
 
 
 def raw_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
-    """What the model read and what it sampled, turn by turn: each sampled token with its id, logprob and version.
+    """The tokens that the model read and sampled, turn by turn. Each sampled token has its id, logprob and version.
 
     A prompt that begins as an earlier turn is shown from there on.
     """
@@ -154,7 +154,8 @@ def _message(message: Message) -> str:
 
 
 def _after(record: EpisodeRecord, trajectory: Trajectory) -> str:
-    """Where it goes on from another trajectory, whose tokens are shown there."""
+    """The place in another trajectory from which this one goes on. Tokens before it are shown
+    there."""
     for number, other in enumerate(record.trajectories):
         if other.branch is trajectory.branch.before:
             return f" after the first {trajectory.branch.num_before} of trajectory {number}"

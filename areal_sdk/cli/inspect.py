@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 NUM_EPISODES = 8
 NUM_CHARACTERS = 60
-"""Of an episode's last answer in the list of episodes."""
+"""Characters that the list of episodes shows of an episode's last answer."""
 SILENCE_S = 30.0
-"""`live.json` is written every second or so: a run that is silent for longer hangs."""
+"""Seconds of silence after which a run hangs: `live.json` is written every second or so."""
 
 STEP_NUMBERS = (
     "step",
@@ -260,7 +260,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
 
 
 def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> str:
-    """How old the view is, and what that means."""
+    """The age of the view, and what that means."""
     if run_dir.is_in_use():
         return f"as of {age_s:.0f} s ago" + (": it hangs" if age_s > SILENCE_S else "")
     if total_steps and step >= total_steps:

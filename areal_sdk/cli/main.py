@@ -22,9 +22,9 @@ DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
 BUILTIN = "areal_sdk.builtin"
 
 THREAD_GRACE_S = 1.0
-"""For threads that are about to end."""
+"""Seconds for threads that are about to end."""
 FAMILY_GRACE_S = 1.0
-"""For processes that the user's code started and left running."""
+"""Seconds for processes that the user's code started and left running."""
 
 COMMANDS = {
     "train": "Teach an agent.",
@@ -52,7 +52,7 @@ _MODULES = {
     "reward-model": "finetune.commands",
     "distill": "finetune.distill",
 }
-"""Below `areal_sdk.cli`, for commands whose module has another name than they."""
+"""Modules below `areal_sdk.cli`, for commands that have another name than their module."""
 
 _SEVERAL = {
     "tasks": ", or put the tasks of all into one file",

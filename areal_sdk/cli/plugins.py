@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from areal_sdk.testing.plugins import Verdict
 
 _MOST_TASKS = 10
-"""As many tasks of a file are tried."""
+"""Number of tasks of a file that are tried at most."""
 
 
 @click.group(name="plugins", invoke_without_command=True)

@@ -27,7 +27,7 @@ def print_settings(config: "Config") -> None:
 
 
 def print_summary(summary: "RunSummary") -> None:
-    """Before and after, where the run is, and how to go on."""
+    """Print the figures before and after training, the place of the run, and the way to go on."""
     from areal_sdk.telemetry.terminal import clock, counted
 
     if summary.before or summary.after:
@@ -64,7 +64,7 @@ def print_summary(summary: "RunSummary") -> None:
 
 
 def notice_lines(run_dir: "RunDir") -> list[str]:
-    """What the run told its user while it ran: each notice once, the latest ones."""
+    """Notices that the run gave its user: each notice once, the latest ones."""
     from areal_sdk.telemetry.metrics import told
 
     notices = told(run_dir.read_history())
@@ -81,7 +81,8 @@ def _times(count: int) -> str:
 
 
 def best_weights(run_dir: "RunDir") -> list[str]:
-    """Which step's weights a run keeps as its best, and by what; and which may be better."""
+    """The step whose weights the run keeps as its best, and the reason; and weights that may be
+    better."""
     from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
 
     lines = []
@@ -103,7 +104,7 @@ def best_weights(run_dir: "RunDir") -> list[str]:
 
 
 def _chosen(by: str) -> str:
-    """Why weights are the best, as `Measured.by` says it."""
+    """The reason why weights are the best, in words for a value of `Measured.by`."""
     match by:
         case "":
             return ", the only ones measured"
@@ -172,7 +173,7 @@ def _row(name: str, report: "EvalReport") -> tuple[str, ...]:
 
 
 def _over(report: "EvalReport", k: int) -> str:
-    """How many tasks a pass@k is over, where not all have k scored attempts."""
+    """The number of tasks that a pass@k is over, if not all tasks have k scored attempts."""
     num = report.pass_tasks.get(k)
     return "" if num is None else f" ({num} task{'s' if num > 1 else ''})"
 

@@ -157,7 +157,8 @@ def _value(value: object) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """Between words at the width of a terminal: the cause is often the end. Whole where it is piped."""
+    """The line, broken between words at the width of a terminal: its end is often the cause. A
+    piped line stays whole."""
     if not sys.stdout.isatty():
         return line
     width = shutil.get_terminal_size().columns

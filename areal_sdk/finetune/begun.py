@@ -32,7 +32,8 @@ class BegunWith:
     """Digests, in the order in which the rows were read."""
     held_out: list[str]
     reference: Reference
-    """What the objective found before the first step, about the rows and then the held-out ones."""
+    """Figures that the objective found before the first step: of the rows, and then of the held-out
+    ones."""
 
     @classmethod
     def of(cls, objective: FinetuneObjective, reference: Reference) -> Self:
@@ -78,7 +79,7 @@ def _path(run_dir: RunDir) -> Path:
 
 
 def _digests(rows: Sequence[Demonstration | TokenPair]) -> list[str]:
-    """What tells rows apart: their tokens, and which of these are trained."""
+    """Digests that tell rows apart, by their tokens and which of these are trained."""
     return [_digest(row) for row in rows]
 
 
@@ -92,7 +93,7 @@ def _digest(row: Demonstration | TokenPair) -> str:
 
 
 def _places(known: Sequence[str], now: Sequence[str], what: str) -> list[int]:
-    """Where each of `known` is in `now`; equal rows in their order.
+    """Places in `now` of each of `known`; equal rows in their order.
 
     >>> _places(["a", "b", "a"], ["b", "a", "c", "a"], "rows")
     [1, 0, 3]

@@ -42,7 +42,7 @@ class RatedAnswer:
     reward: float
     source: EpisodeSummary
     index: int
-    """Its place among the answers of the episode."""
+    """Place of the answer among the answers of the episode."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Contrasts:
 
     pairs: list[tuple[RatedAnswer, RatedAnswer]] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """By reason, the ids of episodes that give no answer to compare."""
+    """Ids of episodes that give no answer to compare, by reason."""
 
 
 def contrasts(run_dir: RunDir) -> Contrasts:

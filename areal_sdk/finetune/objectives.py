@@ -20,7 +20,7 @@ SCORED_TOGETHER = 64
 """Pairs or rows in one call of `score`: each call has a deadline."""
 
 Reference = list[list[float]]
-"""For each pair the logprobs of its halves under the weights that the run began with."""
+"""Logprobs of the halves of each pair, under the weights that the run began with."""
 
 
 class FinetuneObjective(Protocol):
@@ -34,7 +34,8 @@ class FinetuneObjective(Protocol):
         """The same objective on the rows at these places."""
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
-        """Before the first step; `known` is what `prepare` returned for these rows when the run began."""
+        """Prepare the rows before the first step; `known` is what `prepare` returned for these rows
+        when the run began."""
 
     async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
         """One step on these rows; the metrics have `loss` and `num_updates`."""
@@ -84,7 +85,7 @@ class _Pairs(ABC):
     rows: Sequence[TokenPair]
     held_out: Sequence[TokenPair] = ()
     _reference: Reference = field(default_factory=list)
-    """Of the pairs, and after them of the held-out ones."""
+    """Reference of the pairs, and after them of the held-out ones."""
 
     def with_rows(self, rows: Sequence[int], held_out: Sequence[int]) -> Self:
         return replace(
@@ -181,7 +182,7 @@ async def _scores(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which rows a step takes: every row once an epoch, each epoch in another order.
+    """The order of rows over steps: every row once an epoch, each epoch in another order.
 
     >>> order = Order(5, 2, seed=0)
     >>> sorted(order.batch(0) + order.batch(1) + order.batch(2))[:5] != [0, 0, 0, 0, 0]

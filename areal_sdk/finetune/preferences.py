@@ -26,7 +26,7 @@ class PairScores:
 class PairLoss:
     loss: float
     margin: float
-    """How much better the chosen half is, in the units of the loss. Above 0: the order is right."""
+    """Lead of the chosen half, in the units of the loss. Above 0: the order is right."""
     chosen: float
     """The weight that the chosen sequence is learnt with. Its gradient raises what it multiplies."""
     rejected: float
@@ -48,7 +48,7 @@ class DPO:
     """-log sigmoid(beta [(q_c - ref_c) - (q_r - ref_r)]), on logprobs of whole answers."""
 
     beta: float
-    """How far the policy may leave the reference: a larger one keeps it closer."""
+    """Strength of the tie to the reference: a larger one keeps the policy closer."""
     length_normalised: bool = False
     """Logprobs are means over the tokens of an answer, not sums: a long answer weighs no more."""
 

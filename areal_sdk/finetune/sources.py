@@ -1,4 +1,4 @@
-"""Where the data of a fine-tuning run comes from: files and run directories, in tokens."""
+"""The sources of a fine-tuning run's data: files and run directories, in tokens."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

@@ -186,7 +186,8 @@ def _disabled(model: nn.Module) -> Iterator[None]:
 def merged_files(
     model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
 ) -> Iterator[ServedWeight]:
-    """What engines hold of a saved adapter: the tensors in the files of its base, one read at a time."""
+    """The tensors that engines hold of a saved adapter: those in the files of its base, one read at
+    a time."""
     heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
     for path in sorted(model_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

@@ -31,7 +31,7 @@ class Ranks:
     side_group: dist.ProcessGroup | None = None
     """A group on the host, for what another thread does beside the steps."""
     sequence: SequenceRanks = field(default_factory=SequenceRanks)
-    """Those that compute each row together with this one: neighbours."""
+    """The neighbours: the ranks that compute each row together with this one."""
     rows_group: dist.ProcessGroup | None = None
     """One rank of each such neighbourhood."""
 

@@ -1,4 +1,4 @@
-"""How a model comes onto the ranks: each reads the rows that it keeps, and nothing larger.
+"""The loading of a model onto the ranks: each reads the rows that it keeps, and nothing larger.
 
 The model is made without memory, split, and then filled tensor by tensor from the files. So no rank, and
 no machine, ever holds the whole of a model that only all of them together can hold.
@@ -23,7 +23,7 @@ from areal_sdk.models.checkpoint import StoredTensor, stored_tensors
 from areal_sdk.models.experts import StoredPart
 
 PIECE_BYTES = 2**24
-"""Read from a file at once."""
+"""Bytes that are read from a file at once."""
 
 M = TypeVar("M", bound=Layered)
 

@@ -33,7 +33,7 @@ class RewardModel(nn.Module):
     """A transformers model without its output layer."""
 
     def __init__(self, policy: Policy) -> None:
-        """With the trunk of `policy`."""
+        """Take the trunk of `policy`."""
         super().__init__()
         causal = policy.model
         self.model = causal.base_model
@@ -70,7 +70,7 @@ class RewardModel(nn.Module):
         return {**trunk, **head}
 
     def served_weights(self) -> list[ServedWeight]:
-        """What an export holds."""
+        """The weights that an export holds."""
         trunk = served_weights(self.model, prefix=f"{self._prefix}.")
         return [*trunk, ServedWeight.alone(HEAD, self.score.weight)]
 

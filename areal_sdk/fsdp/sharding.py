@@ -1,4 +1,4 @@
-"""How a model is split over the ranks, and in which types its parts compute (FSDP2).
+"""The split of a model over the ranks, and the types in which its parts compute (FSDP2).
 
 A part's weights are whole on a rank only while the part computes. Layers are gathered in the type that
 they compute in: autocast, which casts for a single rank, would keep its copies of all layers until the

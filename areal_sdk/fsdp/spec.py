@@ -36,11 +36,11 @@ class TrainerSpec:
     """The dtype that the engine samples with."""
     publishes: UpdateContents = "all"
     publish_dir: Path | None = None
-    """Where the main process wants published weights; it chooses when it starts the ranks."""
+    """Directory for published weights; the main process chooses it when it starts the ranks."""
 
     @property
     def published_size(self) -> int:
-        """About how many bytes the published versions take, with one to spare."""
+        """Bytes of the published versions, with one to spare; roughly."""
         size = sum(file.stat().st_size for file in self.model_dir.glob("*.safetensors"))
         if self.publish_dtype == "float32" and stored_dtype(self.model_dir) != "float32":
             size *= 2

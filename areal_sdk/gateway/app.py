@@ -34,7 +34,7 @@ from areal_sdk.gateway.wire.http import (
 )
 
 COUNTS_PATH = "/sibling/counts"
-"""Where the other processes of the server ask for the counts of this one."""
+"""The path at which the other processes of the server ask this one for its counts."""
 
 
 class Gateway:

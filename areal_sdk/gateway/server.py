@@ -187,7 +187,8 @@ async def _preflight(
 
 
 def _allowed_headers(request: web.Request) -> str:
-    """Those that the page asks for: SDKs in browsers send a dozen of their own (`x-stainless-*`)."""
+    """The usual headers and those that the page asks for: SDKs in browsers send a dozen of their
+    own (`x-stainless-*`)."""
     asked = request.headers.get("Access-Control-Request-Headers", "")
     return f"{_ALLOWED_HEADERS}, {asked}" if _HEADER_NAMES.fullmatch(asked) else _ALLOWED_HEADERS
 
@@ -226,7 +227,7 @@ async def _close_silent(server: web.Server, *, most: int) -> None:
 def _still_unread(
     known: Mapping[Any, tuple[int, float]], connections: Iterable[Any], now: float
 ) -> dict[Any, tuple[int, float]]:
-    """By connection, the bytes that wait to be read, and since when so many do."""
+    """The unread bytes of each connection, and the time since when there are so many."""
     sizes = (
         (c, c.transport.get_write_buffer_size()) for c in connections if c.transport is not None
     )
@@ -238,7 +239,7 @@ def _still_unread(
 
 
 def _raise_file_limit() -> int:
-    """As many connections as the system lets this process have; how many that is."""
+    """Raise the number of open files to the most that the system allows; return that number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -25,7 +25,8 @@ LARGE = 32_768
 """Characters or bytes. The loop does less at once in milliseconds; a thread costs a tenth of one."""
 
 _NUM_THREADS = 2
-"""So many large requests are prepared at once: each may take a hundred bytes of memory a byte of text."""
+"""Number of large requests that are prepared at once. Each may take a hundred bytes of memory per
+byte of text."""
 
 _SHORT_TURN_S = 0.0005
 
@@ -35,7 +36,7 @@ _TRIMMED_FROM = 1_000_000
 """Requests of so many characters or bytes leave memory behind that is worth giving back."""
 
 _IDLE_S = 1.0
-"""So long after the last of them it is given back."""
+"""Seconds after the last such request at which the memory is given back."""
 
 
 def is_small(size: int) -> bool:
@@ -80,7 +81,8 @@ class LargeWork:
                 self._trim_later(loop)
 
     def _trim_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once no large request has come for some time: allocation waits while memory is given back."""
+        """Give memory back once no large request has come for some time, since allocation waits
+        meanwhile."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._trimming = loop.call_later(_IDLE_S, self._trim)
@@ -112,14 +114,16 @@ class LargeWork:
 
 
 def _give_memory_back() -> None:
-    """Without this glibc keeps what the largest request needed for as long as the process lives."""
+    """Return free memory to the system. glibc keeps what the largest request needed for as long as
+    the process lives."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 _LEAST_VALUES = 200_000
-"""Read in 10 ms. Metadata and schemas are in a body too, whatever the context."""
+"""Number of values that any body may have, read in 10 ms. Metadata and schemas are in a body too,
+whatever the context."""
 
 _VALUES_A_TOKEN = 4
 
@@ -127,7 +131,8 @@ _MARK_OR_STRING = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def most_values(max_context: int) -> int:
-    """More values than any body has that fits the context: each is told in tokens."""
+    """A number of values above that of any body that fits the context: each value is told in
+    tokens."""
     return max(_LEAST_VALUES, _VALUES_A_TOKEN * max_context)
 
 
@@ -144,7 +149,8 @@ def has_more_values(raw: bytes, most: int) -> bool:
 
 
 def _num_marks(raw: bytes, mark: bytes) -> int:
-    """As `raw.count(mark)`, a window at a time: a count in megabytes holds the interpreter for milliseconds."""
+    """The result of `raw.count(mark)`, counted a window at a time: a count in megabytes holds the
+    interpreter for milliseconds."""
     return sum(raw.count(mark, begin, begin + LARGE) for begin in range(0, len(raw), LARGE))
 
 

@@ -9,7 +9,8 @@ from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.gateway.sessions.store import SessionStore
 
 STOP_GRACE_S = 5.0
-"""For answers that are running when the server stops. Whoever pressed Ctrl-C waits for them, so it is short."""
+"""Seconds that running answers get when the server stops. The time is short: whoever pressed Ctrl-C
+waits for it."""
 
 _LOOK_S = 0.02
 

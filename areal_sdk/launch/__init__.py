@@ -1,4 +1,5 @@
-"""Where processes run. A launcher places specs; it imports nothing that it launches.
+"""Launchers decide where processes run. A launcher places specs; it imports nothing that it
+launches.
 
 `local` starts them on this machine, `torchrun` takes in ranks that the user started, `ray` asks a Ray
 cluster for room.

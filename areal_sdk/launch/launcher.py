@@ -41,7 +41,8 @@ class FindsRoom(Protocol):
         ...
 
     async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
-        """Why the machines could never hold all of `specs` together, whoever uses them now; empty if they could."""
+        """The reason why the machines could never hold all of `specs` together, whoever uses them
+        now; empty if they could."""
         ...
 
 

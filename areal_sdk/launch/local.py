@@ -33,7 +33,7 @@ class LocalLauncher:
             return await self._start_all(placed)
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """Do nothing: the launcher holds nothing."""
 
     async def _start_all(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         """All at once, because ranks wait for each other before they are ready."""

@@ -1,4 +1,5 @@
-"""How many trainer ranks a run has: fewer where the cluster has lost room, more again when it has room (`trainer.min_ranks`)."""
+"""The number of a run's trainer ranks: fewer if the cluster has lost room, more again when it has
+room (`trainer.min_ranks`)."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.process.spec import Reservation, gpus_of
 
 LOOK_S = 5.0
-"""How long a checkpoint waits, in all, for room for more ranks."""
+"""Seconds that a checkpoint waits, in all, for room for more ranks."""
 
 
 class RanksChange(ArealError):

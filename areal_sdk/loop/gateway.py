@@ -46,14 +46,14 @@ def make_gateway(
 
 
 def callers_sampling(config: Config) -> SamplingPolicy:
-    """How callers' turns are sampled: as the run says where it learns from them, else as they ask."""
+    """The sampling of callers' turns: as the run says if it learns from them, else as they ask."""
     if config.serve.learn:
         return rollout_sampling(config.rollout)
     return SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
 
 
 def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
-    """How the turns of training episodes are sampled, and which of them are trained."""
+    """The sampling of training episodes' turns, and the choice of turns that are trained."""
     return SamplingPolicy(
         mode=rollout.sampling,
         temperature=rollout.temperature,

@@ -154,7 +154,7 @@ def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:
 
 
 def _pack_record(live: ExternalSession) -> Sequence[Buffer]:
-    """Its record and its index line; nothing of a session without turns."""
+    """The session's record and its index line; nothing of a session without turns."""
     if not live.session.turns:
         return ()
     record = prepare(to_episode(live), split=SPLIT)

@@ -1,4 +1,4 @@
-"""Who plays episodes in one process: agents, the gateway that they call, and rewards.
+"""The players of episodes in one process: agents, the gateway that they call, and rewards.
 
 The main process has them, or each rollout node does: this is the same code.
 """

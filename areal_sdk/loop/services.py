@@ -287,7 +287,7 @@ async def hand_to_trainer(engine: InferenceEngine) -> None:
 
 
 async def hand_to_engine(engine: InferenceEngine, trainer: Trainer) -> None:
-    """After `publish`: what the trainer does not keep between steps is the engine's again."""
+    """Give the engine, after `publish`, the memory that the trainer does not keep between steps."""
     if engine.info.shares_device:
         await trainer.release_memory()
         async with waiting("engine: takes its memory back", timeout_s=HANDOVER_TIMEOUT_S):

@@ -133,7 +133,7 @@ async def _until_stopped(say: Callable[[str], None]) -> None:
 def announce(
     config: Config, gateway: Gateway | GatewayPool | UpstreamGateway, *, say: Callable[[str], None]
 ) -> None:
-    """Where it serves, which key opens it, and a first request to paste."""
+    """Say where the gateway serves, which key opens it, and a first request to paste."""
     url, is_made_up = gateway.base_url, config.gateway.admin_key is None
     say(f"serving {config.serve.upstream or config.model} at {url}")
     known = "the one you gave (AREAL_SDK_ADMIN_KEY, gateway.admin_key or --admin-key)"

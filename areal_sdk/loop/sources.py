@@ -1,4 +1,4 @@
-"""Where the episodes of a run come from: its tasks, or the callers of its gateway."""
+"""The source of a run's episodes: its tasks, or the callers of its gateway."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -59,7 +59,7 @@ async def play_tasks(
 
 
 def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
-    """Also tells the curriculum, of every episode that was scored or dropped."""
+    """An observer that also tells the curriculum of every episode that was scored or dropped."""
 
     def finished(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
         if isinstance(triaged, ScoredEpisode):

@@ -112,7 +112,8 @@ def _from_hub(name: str, *, weights: bool) -> Path:
 
 
 def _num_missing_bytes(fetch: Callable[..., Any]) -> int:
-    """What a download will bring; 0 if all of it is here, or the hub does not say: then the download does."""
+    """The number of bytes that a download will bring; 0 if all are here. It is also 0 if the hub
+    does not say: the download itself will."""
     with suppress(OSError):
         fetch(local_files_only=True)
         return 0

@@ -1,12 +1,12 @@
-"""How checkpoints name the experts of a layer, and where each of them lies in a parameter. Imports no torch.
+"""The names that checkpoints give to the experts of a layer, and the place of each in a parameter.
 
-A checkpoint and an engine hold each matrix of each expert by itself. transformers keeps those of a layer
-in two parameters (E experts, H hidden, I inner):
+Imports no torch. A checkpoint and an engine hold each matrix of each expert by itself. transformers keeps
+those of a layer in two parameters (E experts, H hidden, I inner):
 
     experts.gate_up_proj  [E, 2 I, H]  the rows of the gate, then those of the other input matrix
     experts.down_proj     [E, H, I]
 
-So a stored tensor is a part of a parameter. Whatever loads, publishes, exports or checks weights asks
+So a stored tensor is a part of a parameter. Code that loads, publishes, exports or checks weights asks
 `stored_parts` which parts a parameter has.
 """
 
@@ -23,7 +23,8 @@ class StoredPart:
     name: str
     shape: tuple[int, ...]
     place: tuple[int | slice, ...] = ()
-    """Empty: the whole parameter. Otherwise the expert, and the rows of its matrix where not all are meant."""
+    """Place in the parameter: the expert, and the rows of its matrix if not all are meant. Empty:
+    the whole parameter."""
 
 
 @dataclass(frozen=True, slots=True)

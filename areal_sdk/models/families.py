@@ -1,4 +1,4 @@
-"""Which checkpoints the trainer trains, read from their files. Imports no torch.
+"""The checkpoints that the trainer trains, recognised by their files. Imports no torch.
 
 The list is the only one: plans, `--dry-run`, `doctor`, the trainer and docs/models.md all use it. A
 family is on it because a tiny random model of it, trained here, has the logprobs, gradients and names
@@ -55,7 +55,7 @@ _REASONS = {
     "gemma3": ", which also see; save the text part by itself (docs/models.md shows how) and train that",
     "gpt_oss": ", whose attention leaves a share of each token's weight to no token (sinks)",
 }
-"""Why families that users ask for are not trained, and the way out where there is one."""
+"""Reasons why families that users ask for are not trained, with a way out if there is one."""
 
 _CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 _CAPPED = ("gemma2", "vaultgemma")

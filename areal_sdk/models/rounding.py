@@ -37,7 +37,7 @@ def sampled_places(shape: tuple[int, ...]) -> tuple[slice, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What rounding did to an update: trained weights minus those that the run began with."""
+    """The effect of rounding on an update: trained weights minus those that the run began with."""
 
     dtype: str
     seen: float
@@ -59,7 +59,7 @@ class Rounding:
 
     @classmethod
     def read(cls, model_dir: Path) -> Self | None:
-        """What rounding did to the weights in `model_dir`, if their files say so."""
+        """The effect of rounding on the weights in `model_dir`, if their files say so."""
         note = stored_notes(model_dir).get(NOTE)
         return None if note is None else cls(**json.loads(note))
 
@@ -72,7 +72,8 @@ class Beginning:
         self._samples: dict[str, Float32] = {}
 
     def rounding(self, now: Mapping[str, Float32], *, dtype: str) -> Rounding | None:
-        """What `dtype` shows of the update to `now`, samples of float32 weights; None where nothing changed."""
+        """The part that `dtype` shows of the update to `now`, samples of float32 weights; None if
+        nothing changed."""
         changed = seen = square = error = 0.0
         for name, sample in now.items():
             if name not in self._tensors:
@@ -94,7 +95,7 @@ class Beginning:
 
 
 def rounding_of(model_dir: Path, *, dtype: str, began_with: Path) -> Rounding | None:
-    """What the float32 weights in `model_dir` would lose as `dtype`."""
+    """The part of the update that the float32 weights in `model_dir` would lose as `dtype`."""
     now = {
         name: tensor.sample(sampled_places(tensor.shape))
         for name, tensor in stored_tensors(model_dir).items()

@@ -30,9 +30,10 @@ class GpuKind:
     bandwidth_gb_s: float
     memory_gb: float
     link_gb_s: float = 32.0
-    """To the other GPUs of a node, one way."""
+    """Gigabytes per second to the other GPUs of a node, one way."""
     network_gb_s: float = 25.0
-    """From a node to others, all its cards together, one way. An assumption: it is bought apart."""
+    """Gigabytes per second from a node to others, all its cards together, one way. This is an
+    assumption: the network is bought apart."""
 
 
 GPUS = {

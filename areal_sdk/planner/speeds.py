@@ -1,4 +1,4 @@
-"""How fast the parts of a run are: figures that are measured in a run, or follow from hardware."""
+"""Speeds of the parts of a run. They are measured in a run, or follow from hardware."""
 
 import math
 from bisect import bisect_right
@@ -56,9 +56,9 @@ class EngineSpeed:
     kv_tokens: int = 0
     """Tokens that its memory holds; 0: as many as the slots need."""
     swap_s: float = 0.0
-    """From the publication of weights until they are served. Nothing is sampled meanwhile."""
+    """Seconds from the publication of weights until they are served. Nothing is sampled meanwhile."""
     recomputes: bool = True
-    """After a swap the KV of running requests is computed again."""
+    """Whether the KV of running requests is computed again after a swap."""
     cores: float = 0.0
     """Cores of the common machine that it uses while it computes; 0: it has a machine of its own."""
 
@@ -115,7 +115,8 @@ class TrainerSpeed:
     episode_s: float = 0.0
     """Seconds of each episode of a step that no further rank makes shorter."""
     publish_s: float = 0.0
-    """From the end of a step until its weights are published. The trainer does nothing else."""
+    """Seconds from the end of a step until its weights are published. The trainer does nothing else
+    meanwhile."""
     gather_s: float = 0.0
     """The additional time of publishing if several ranks hold the weights."""
     cores: float = 0.0

@@ -1,7 +1,7 @@
-"""Which split of N GPUs gives the most: how many engines, how many ranks, what staleness.
+"""The split of N GPUs that gives the most: how many engines, how many ranks, what staleness.
 
 The search is short: the two rates tell about where the balance is, and the simulation decides among
-the splits near it. Where more staleness or more episodes in flight gain next to nothing, less is taken.
+the splits near it. If more staleness or more episodes in flight gain next to nothing, less is taken.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ MOST_CALLS = 40_000
 """Model calls that one simulation plays: what bounds its time."""
 MOST_STEPS, LEAST_STEPS = 80, 16
 SEARCH_SHARE = 0.3
-"""Of the steps of the final simulation, those that a candidate of the search gets."""
+"""Share of the final simulation's steps that a candidate of the search gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is given of a split; the search chooses the rest."""
+    """The given part of a split; the search chooses the rest."""
 
     eta: int | None = None
     engines: int | None = None
     ranks: int | None = None
     is_sync: bool = False
-    """Engines and trainer take turns on the same GPUs."""
+    """Whether engines and trainer take turns on the same GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Split:
     """A way to use GPUs, and what it gives."""
 
     gpus: int
-    """Those that are there."""
+    """Number of GPUs that are there."""
     engines: int
     gpus_per_engine: int
     ranks: int
@@ -92,7 +92,7 @@ class Split:
         return self.forecast.tokens_per_s * self.available
 
     def dollars_per_mtoken(self, price: float) -> float:
-        """Of a million sampled tokens that are trained; `price`: dollars of a GPU hour."""
+        """Dollars per million sampled tokens that are trained; `price`: dollars of a GPU hour."""
         return self.gpus * price / 3600.0 / self.tokens_per_s * 1e6
 
     def to_json(self, price: float | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far a prediction may be off, and why: an estimate with its parts, not a guarantee."""
+"""The possible error of a prediction, and its causes: an estimate with its parts, not a guarantee."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,16 @@ from areal_sdk.planner.simulation.run import simulate
 from areal_sdk.planner.splits import Split
 
 TABLE_FACTOR = 2.35
-"""Published figures are within this factor if their source was left out of the fit of the table: 95 % of them, where
-sources count alike (docs/scaling.md)."""
+"""Factor within which 95 % of the published figures are if their source was left out of the fit of
+the table, where sources count alike (docs/scaling.md)."""
 MEASURED_FACTOR = 1.6
 """The same, once a measured step of the same model calibrates the plan."""
 MODEL_ERROR = 0.06
-"""Of a calibrated plan where nothing is extrapolated: root mean square of what benchmarks/plan.py measured."""
+"""Relative error of a calibrated plan that extrapolates nothing: the root mean square of what
+benchmarks/plan.py measured."""
 PER_DOUBLING = 0.06
-"""For each doubling beyond what the run had. A judgement: one machine cannot measure it."""
+"""Relative error for each doubling beyond the size of the recorded run. This is a judgement: one
+machine cannot measure it."""
 SEEDS = (1, 2)
 
 
@@ -50,7 +52,7 @@ class Sureness:
 
     @property
     def main_doubts(self) -> Sequence[Doubt]:
-        """Those that matter, the largest first."""
+        """The doubts that matter, the largest first."""
         ordered = sorted(self.doubts, key=lambda doubt: -doubt.error)
         return [doubt for doubt in ordered if doubt.error >= 0.3 * self.error and doubt.error > 0]
 

@@ -20,7 +20,7 @@ class TurnShape:
     before_s: float = 0.0
     """Seconds of the agent and its tools between the turn before and this one."""
     num_shared: int = 0
-    """Of `num_new`, tokens that all siblings begin with: an engine computes them once a group."""
+    """Tokens of `num_new` with which all siblings begin: an engine computes them once a group."""
 
 
 @dataclass(frozen=True, slots=True)

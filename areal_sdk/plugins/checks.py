@@ -18,7 +18,7 @@ HOOKS = tuple(_SPECS)
 
 
 OBSERVING = tuple(name for name in HOOKS if name.startswith("on_"))
-"""Those that are called during a run."""
+"""Hooks that are called during a run."""
 
 
 def check_hooks(plugin: object) -> None:

@@ -1,4 +1,4 @@
-"""Where plugins come from: entry points of installed distributions, and files."""
+"""Sources of plugins: entry points of installed distributions, and files."""
 
 import hashlib
 import os

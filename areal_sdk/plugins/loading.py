@@ -66,7 +66,7 @@ class PluginReport:
     version: str
     status: Status
     error: str = ""
-    """Why it failed."""
+    """The reason why the plugin failed."""
     brings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Names it registered, by kind."""
     observes: Sequence[str] = ()

@@ -31,7 +31,8 @@ GUEST_READS_WITHIN_S = 10
 """A guest that takes no bytes for so long is cut off."""
 
 ORPHAN_GRACE_S = 30.0
-"""How long an entry may take to notice that the main process is gone, before it is ended."""
+"""Seconds that an entry may take to notice that the main process is gone, before the entry is
+ended."""
 
 
 class ChannelClosedError(ArealError):

@@ -13,8 +13,9 @@ from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 KILLED_WITHIN_S = 60.0
-"""After SIGKILL the kernel still frees the memory of the child: on a crowded machine, gigabytes take more
-than five seconds, and a run that had ended well would be reported as failed."""
+"""Seconds that a child may take to end after SIGKILL. The kernel still frees its memory: on a
+crowded machine, gigabytes take more than five seconds, and a run that had ended well would be
+reported as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class Child:
             deliver(error)
 
     def death(self) -> ChildDiedError:
-        """How it ended, and where its log is."""
+        """The error that says how the child ended, and where its log is."""
         end = self.exited.result()
         if self._is_closing:
             return ChildDiedError(f"{self.name} (pid {self.pid}) was closed")

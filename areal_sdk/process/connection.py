@@ -21,7 +21,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.on_frame: Callable[[Frame], None] = lambda frame: None
         self.on_lost: Callable[[str], None] = lambda why: None
-        """Called once, with the reason."""
+        """Function that is called once the connection is lost, with the reason."""
         self._decoder = FrameDecoder()
         self._outbox: deque[memoryview] = deque()
         self._transport: asyncio.Transport | None = None

@@ -136,7 +136,7 @@ class FrameDecoder:
         return self._frame is not None or bool(self._header)
 
     def target(self) -> memoryview:
-        """Where to receive next; never empty. Release it before calling `received`."""
+        """The buffer to receive into next; never empty. Release it before calling `received`."""
         if self._frame is not None:
             body = self._bodies[self._body_index]
             if len(body) - self._body_filled >= SCRATCH_BYTES:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Inside, nothing is collected, and all that is made there is never looked at again.
+    """Collect nothing inside this block, and never look at the objects again that are made there.
 
     For imports: those of torch make a million objects that stay, and looking for garbage among them
     takes a tenth of the time.
@@ -22,7 +22,7 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def short_collections() -> Iterator[None]:
-    """Inside, collections look only at objects that are younger than this block.
+    """Let collections inside this block look only at objects that are younger than the block.
 
     Python collects in the event loop's thread. A look at all modules, tokenizers and connections of a
     process takes a tenth of a second, and every request waits for it.

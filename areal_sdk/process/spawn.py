@@ -22,10 +22,10 @@ LAST_WORDS_S = 0.5
 """Time to read on after a child's death: its last replies may still be in the socket."""
 
 FAREWELL_S = 5.0
-"""How long a child may live on after it closed its connection."""
+"""Seconds that a child may live on after it closed its connection."""
 
 LOOK_EVERY_S = 0.25
-"""Between two looks at the memory of a child that has a limit."""
+"""Seconds between two looks at the memory of a child that has a limit."""
 _SHARE_OF_LOOKING = 20
 """A look takes a twentieth of the time at most, however many processes the machine has."""
 
@@ -33,7 +33,8 @@ _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"
 )
 _BOOTSTRAP_ELSEWHERE = "from areal_sdk.process.entry import main; main()"
-"""In another environment nothing of this one may be imported: it has packages of other versions."""
+"""Code that starts a child in another environment. It imports nothing of this environment, since
+the other has packages of other versions."""
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
 

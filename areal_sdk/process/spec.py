@@ -17,7 +17,7 @@ class Reservation:
 
     cpus: float = 1
     gpus: int | None = 0
-    """None: one GPU where the cluster has any."""
+    """Number of GPUs. None: one GPU if the cluster has any."""
 
 
 def gpus_of(device: str) -> int | None:
@@ -62,7 +62,7 @@ class ProcessSpec:
     python: str = ""
     """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
     memory: MemoryLimit | None = None
-    """Kept by `spawn`, on Linux."""
+    """Memory limit of the child, kept by `spawn` on Linux."""
 
     @property
     def role(self) -> str:
@@ -81,7 +81,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChildExit:
-    """How a child ended.
+    """The way in which a child ended.
 
     >>> str(ChildExit(code=3))
     'exited with code 3'
@@ -96,7 +96,7 @@ class ChildExit:
     limit: str = ""
     """The limit at which it was killed."""
     reason: str = ""
-    """For a child on another machine: why its connection ended."""
+    """The reason why the connection of a child on another machine ended."""
     last_lines: tuple[str, ...] = ()
     """The end of its log."""
 

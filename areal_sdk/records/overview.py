@@ -15,7 +15,7 @@ class RunFate(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
-    """Stopped before its end, or killed: it can be resumed."""
+    """State of a run that was stopped before its end, or killed: it can be resumed."""
     FAILED = "failed"
     RECORDED = "recorded"
     """Sessions of a server that does not learn."""
@@ -47,10 +47,10 @@ class RunOverview:
     agent: str = "-"
     model: str = "-"
     algorithm: str = "-"
-    """Of a run that learns from data its objective; `-` where nothing is learnt."""
+    """Algorithm of the run, or its objective if it learns from data; `-` if nothing is learnt."""
     steps: int = 0
     total_steps: int = 0
-    """0 where no number was given."""
+    """Number of steps that were asked for; 0 if no number was given."""
     held_out: HeldOutChange | None = None
     problem: str = ""
     """The error of a run that failed or cannot be read."""
@@ -129,7 +129,7 @@ def _state(
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
-    """Its name as it was given; of a table of options the name inside."""
+    """The agent's name as it was given; of a table of options, the name inside."""
     given = config.get("agent") or config.get("env") or run_dir.read_call().get("agent")
     if command := config.get("command"):
         return str(command)

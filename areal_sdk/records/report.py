@@ -28,11 +28,11 @@ from areal_sdk.telemetry.tool_use import cold_start
 from areal_sdk.types import Message
 
 NUM_EPISODES = 4
-"""Of the best, and of the worst."""
+"""Number of the best episodes, and of the worst, that the page shows."""
 MAX_MESSAGES = 12
-"""Of an episode: the last ones."""
+"""Number of messages that the page shows of an episode: the last ones."""
 MAX_CHARACTERS = 4000
-"""Of a message."""
+"""Number of characters that the page shows of a message."""
 
 
 def write_report(run_dir: RunDir) -> Path:
@@ -63,7 +63,7 @@ def report_of(run_dir: RunDir) -> str:
 
 
 def _verdict(run_dir: RunDir) -> str:
-    """What the run lacked, and what it told its user."""
+    """The verdict and the notices: what the run lacked, and what it told its user."""
     verdict = verdict_of_run(run_dir)
     style = ' class="problem"' if verdict and verdict.missing else ""
     line = f"<p{style}>{escape(str(verdict))}</p>" if verdict else ""

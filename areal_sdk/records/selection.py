@@ -23,7 +23,7 @@ class Selection:
     """`best` and `worst` leave out episodes without a reward. Of equal rewards the newest come first."""
     group: str | None = None
     where: str | None = None
-    """As `parse_condition` reads it."""
+    """Condition, in the form that `parse_condition` reads."""
 
     def of(self, run_dir: RunDir) -> list[EpisodeSummary]:
         """The episodes; ConfigError if the run has no such group, or if the condition is none."""

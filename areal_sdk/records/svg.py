@@ -13,7 +13,8 @@ NUM_TICKS = 4
 MOST_OF_NUMBER = 6
 """Characters beside an axis: there is no room for more."""
 MAX_POINTS = 300
-"""Longer curves are averaged: a report of ten thousand steps stays small."""
+"""Largest number of points of a curve. Longer curves are averaged: a report of ten thousand steps
+stays small."""
 
 
 def draw(panel: Panel) -> str:
@@ -33,7 +34,7 @@ def draw(panel: Panel) -> str:
 
 
 class _Place:
-    """From values to pixels."""
+    """The map from values to pixels."""
 
     def __init__(self, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> None:
         self._x0, self._x1 = x_ticks[0], x_ticks[-1]
@@ -103,7 +104,7 @@ def _curve(series: Series, number: int, place: _Place, *, dots: bool) -> list[st
 
 
 def _legend(labels: Sequence[str]) -> list[str]:
-    """Below the axis, one label beside the other; cut where there is no room."""
+    """The labels below the axis, one beside the other; cut if there is no room."""
     width = (WIDTH - LEFT - RIGHT) / len(labels)
     parts, y = [], HEIGHT - 6
     for number, label in enumerate(labels):

@@ -78,7 +78,7 @@ def parse_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """From nodes to functions of an episode."""
+    """A parser from nodes to functions of an episode."""
 
     def __init__(self, text: str) -> None:
         self._text = text

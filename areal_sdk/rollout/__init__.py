@@ -1,1 +1,1 @@
-"""From tasks to groups of trajectories: playing, scoring, admitting and cutting batches."""
+"""The way from tasks to groups of trajectories: playing, scoring, admitting and cutting batches."""

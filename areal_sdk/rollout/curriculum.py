@@ -15,9 +15,9 @@ from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Task
 
 _KEPT = 0.5
-"""Of what was seen of a source, this part counts when a block has brought new episodes of it."""
+"""Factor on the earlier counts of a source, applied when a block has brought new episodes of it."""
 NUM_FAILED = 8
-"""So many failed tasks of a source, with no verdict between them, are no accident."""
+"""Number of failed tasks of a source, with no verdict between them, that are no accident."""
 _FAILURES = (
     DropReason.ERROR_AGENT,
     DropReason.ERROR_REWARD,
@@ -26,7 +26,7 @@ _FAILURES = (
 )
 """Faults of a source. Episodes that are stale, stopped, truncated or abstained are none."""
 _DIGITS = 6
-"""Shares are rounded, so that a checkpoint holds them exactly."""
+"""Digits to which shares are rounded, so that a checkpoint holds them exactly."""
 
 
 class Curriculum:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 
 CONFIDENCE_Z = 1.959963984540054
-"""95 %, two-sided."""
+"""Number of standard errors of a two-sided 95 % interval."""
 NUM_RESAMPLES = 1000
 
 

@@ -1,4 +1,4 @@
-"""From finished episodes to the batch of a step: triage, groups, batches.
+"""The way from finished episodes to the batch of a step: triage, groups, batches.
 
 Episode -> triage -> ScoredEpisode -> PendingGroup -> FinishedGroup -> RolloutBatch
                +---> Rejection
@@ -45,14 +45,14 @@ class ScoredEpisode:
     oldest_version: int | None
     """Version of the oldest trained token; None if the episode counts only in its group's baseline."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of its outcome."""
+    """Metrics of the episode's outcome."""
     called_tools: bool | None = None
     """Whether the model called a tool; None if it was offered none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why an episode is not trained."""
+    """The reason why an episode is not trained."""
 
     reason: DropReason
     message: str
@@ -139,13 +139,13 @@ class PendingGroup:
     members: list[ScoredEpisode] = field(default_factory=list)
     num_ended: int = 0
     give_up: DropReason | None = None
-    """Why the group will not be trained, if that is already certain."""
+    """The reason why the group will not be trained, if that is already certain."""
     rejection: Rejection | None = None
     """The latest rejection of a sibling."""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     """The tasks that play the siblings."""
     ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)
-    """For each running sibling, a function that returns the version of its first token."""
+    """Function of each running sibling that returns the version of its first token."""
     stopped: dict[int, DropReason] = field(default_factory=dict)
     """Siblings that were cancelled one by one, and why."""
 

@@ -45,7 +45,7 @@ class RewardSpec:
     weight: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
     awaits: bool = False
-    """It is `async def`: many episodes are judged at once in one process."""
+    """Whether the reward is `async def`: many episodes are then judged at once in one process."""
     python: str = ""
     """The Python of the environment that the reward runs in; empty: the one of this process."""
 

@@ -1,4 +1,4 @@
-"""Where the episodes of a run come from, and how each of them is booked.
+"""The source of a run's episodes, and the booking of each episode.
 
     an episode begins -> ledger: running -> it ends -> triage -> buffer, or dropped for a reason
 
@@ -25,14 +25,14 @@ from areal_sdk.rollout.tasks import TaskKey
 from areal_sdk.types import Episode
 
 STOP_TIMEOUT_S = 10.0
-"""How long cancelled episodes may take to end."""
+"""Seconds that cancelled episodes may take to end."""
 
 
 class TaskBook(Protocol):
     """The part of a task source that knows which tasks are consumed."""
 
     def consume(self, key: TaskKey) -> None:
-        """That task was trained or given up: a resumed run does not repeat it."""
+        """Note that the task was trained or given up: a resumed run does not repeat it."""
         ...
 
     def state(self) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""How many episodes may start, and which tokens are too old to train on."""
+"""The bound on how many episodes may start, and on the age of tokens that are trained."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

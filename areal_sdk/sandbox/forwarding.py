@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 INNER_HOST, INNER_PORT = "127.0.0.1", 20000
 INNER_ADDRESS = f"{INNER_HOST}:{INNER_PORT}"
-"""How a program in a sandbox calls the address that it reaches."""
+"""The address that a program in a sandbox calls to reach the address outside."""
 
 MAX_CONNECTIONS = 64
-"""At one time, of one program. More wait."""
+"""Number of connections that one program may have at one time. More wait."""
 _CHUNK = 1 << 16
 
 Address = tuple[str, int]

@@ -8,7 +8,7 @@ LimitName = Literal["wall", "cpu", "memory", "processes", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one program, with everything that it starts.
+    """The limits of one program, with everything that it starts.
 
     >>> Limits(wall_s=0)
     Traceback (most recent call last):
@@ -18,7 +18,8 @@ class Limits:
 
     wall_s: float = 10.0
     cpu_s: float = 10.0
-    """CPU time of all processes together."""
+    """CPU time of all processes together. Of a process that ended and that nobody waits for, the last look counts (one
+    every 50 ms or more); if it lived between two looks, only `wall_s` bounds it."""
     memory_mb: int = 512
     """Memory of all processes together, with what the kernel keeps for their files (1 KB each) and sockets (at most 416 KB
     each). The content of files in /tmp counts under `disk_mb`."""

@@ -38,7 +38,7 @@ def checksum_of(description: JSON) -> str:
 def first_change(
     directory: Path, written: Mapping[str, JSON], *, most_bytes: int | None = None
 ) -> str | None:
-    """Which file of `written` is not as it was, and how it changed; None if all are.
+    """The first file of `written` that is not as it was, and how it changed; None if all are.
 
     The content of files of more than `most_bytes` is not read.
     """

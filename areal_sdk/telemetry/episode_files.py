@@ -25,14 +25,15 @@ OLD_RECORDS = ".jsonl"
 
 FILE_BYTES = 16 * 2**20
 INDEX_BYTES = 2 * 2**20
-"""Who asks for the newest episodes reads one index: it is small."""
+"""Largest size of an index. A reader of the newest episodes reads one index, so an index is small."""
 _PARTS = 8
-"""At least so many files share the room, so that the oldest part of the episodes goes, not most of them."""
+"""Least number of files that share the room, so that the oldest part of the episodes goes, not most
+of them."""
 
 _LEVEL = 1
-"""Of zlib: higher levels take three times as long in the main process for a tenth less room."""
+"""Level of zlib. Higher levels take three times as long in the main process for a tenth less room."""
 _WINDOW_BYTES = 32 * 1024
-"""zlib looks back no further."""
+"""Bytes that zlib looks back at most."""
 
 
 class PackedFile(AppendedFile):
@@ -120,7 +121,7 @@ class EpisodeFiles:
         self._on_first_deleted = on_first_deleted
         stems = file_stems(directory, prefix)
         self._sizes = {stem: sum(p.stat().st_size for p in self._pair(stem)) for stem in stems}
-        """Of the pairs that are finished, oldest first."""
+        """Bytes of the pairs that are finished, oldest first."""
         self._number = _number(stems[-1]) if stems else 0
         self._num_deleted = count_deleted(directory, prefix)
         self._records: PackedFile | None = None
@@ -203,7 +204,7 @@ def _number(stem: str) -> int:
 
 
 def count_deleted(directory: Path, prefix: str) -> int:
-    """How many episodes of these files were deleted: the newest index begins with it."""
+    """The number of episodes of these files that were deleted: the newest index begins with it."""
     for stem in reversed(file_stems(directory, prefix)):
         with suppress(FileNotFoundError), (directory / f"{stem}{INDEX}").open("rb") as file:
             if (line := file.readline()).endswith(b"\n"):

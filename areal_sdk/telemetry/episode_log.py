@@ -45,7 +45,7 @@ LEARNT = ("train", "live")
 TEXT_LENGTH = 160
 """Characters of an episode's last answer in the index."""
 _PLAYED, _MEASURED = "", "eval-"
-"""How the files of episodes that are learnt from, and of evaluations, begin."""
+"""Prefixes of the files of episodes that are learnt from, and of evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ class EpisodeWriter:
         file_bytes: int = FILE_BYTES,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """When more than `keep_bytes` are written, the oldest episodes go, and `say` is told once. Evaluations are
-        counted apart."""
+        """Delete the oldest episodes when more than `keep_bytes` are written, and tell `say` once.
+        Evaluations are counted apart."""
 
         def files_of(prefix: str, what: str) -> EpisodeFiles:
             told = (
@@ -230,16 +230,18 @@ def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
 
 @dataclass(slots=True)
 class _Undoing:
-    """What the resumes undid, for a reader that goes from the newest line to the oldest."""
+    """The undone part of a run, for a reader that goes from the newest line to the oldest."""
 
     after: float = math.inf
-    """The steps after this one are undone in what is older than the resumes that were met."""
+    """Last step that is not undone, in records older than the resumes that were met."""
     in_checkpoint: bool = True
-    """What is older than the line that was just read had ended in the state that was resumed."""
+    """Whether records older than the line that was just read had ended in the state that was
+    resumed."""
     waiting: set[str] = field(default_factory=set)
     """The groups that were not consumed in that state."""
     plays_again: bool = True
-    """False of a run that learns from callers: what they played stays, since nobody plays it again."""
+    """Whether a resumed run plays undone episodes again. A run that learns from callers does
+    not: their episodes stay."""
 
     def meet(self, line: Mapping[str, Any]) -> None:
         """Take a line that is no episode's."""
@@ -302,7 +304,7 @@ def growing_files(directory: Path) -> set[str]:
 
 
 def num_deleted(directory: Path) -> int:
-    """How many of the oldest episodes were deleted, evaluations among them."""
+    """The number of the oldest episodes that were deleted, evaluations among them."""
     return sum(count_deleted(directory, prefix) for prefix in (_PLAYED, _MEASURED))
 
 

@@ -17,9 +17,9 @@ PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_DEPTH = 100
-"""orjson stops at about 250."""
+"""Largest depth of JSON that is written: orjson stops at about 250."""
 _MAX_DIGIT_BITS = 10_000
-"""Python refuses to write longer integers in decimal digits."""
+"""Largest integer in bits: Python refuses to write longer ones in decimal digits."""
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 

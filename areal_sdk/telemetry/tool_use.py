@@ -1,4 +1,5 @@
-"""How often the model called a tool that it was offered, and what helps if it never did."""
+"""The share of chances in which the model called a tool that it was offered, and advice if it never
+did."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -22,7 +22,7 @@ class Wait:
     """One wait in progress."""
 
     name: str
-    """Who waits for what: `"trainer: step 12"`."""
+    """Text that says who waits for what: `"trainer: step 12"`."""
     since: float
     """`time.monotonic()` when it began."""
     timeout_s: float
@@ -47,7 +47,7 @@ _AS_GOOD_AS_FOREVER_S = 7 * 86400.0
 
 
 def wait_length(waited_s: float, timeout_s: float) -> str:
-    """How long a wait has lasted, and how long it may.
+    """The time that a wait has lasted, and the time that it may last.
 
     >>> wait_length(30.2, 600.0), wait_length(3.2, 5537.62), wait_length(9000.0, 30000.0)
     ('30 s of 600 s', '3 s of 92 min', '2.5 h of 8.3 h')
@@ -125,7 +125,8 @@ def describe_waits() -> str:
 
 @contextmanager
 def waits_on_signal(number: int = signal.SIGUSR1) -> Iterator[None]:
-    """While inside, `kill -USR1 <pid>` prints `describe_waits()` to stderr. Main thread only."""
+    """Let `kill -USR1 <pid>` print `describe_waits()` to stderr within this block. Main thread
+    only."""
 
     def report(_number: int, _frame: FrameType | None) -> None:
         sys.stderr.write(describe_waits())

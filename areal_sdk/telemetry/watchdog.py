@@ -44,7 +44,7 @@ class Blockage:
     """The innermost function it had called; the same name if it blocks by itself."""
     task: str
     blocked_s: float
-    """When it was noticed; it may have lasted longer."""
+    """Seconds of the blockage when it was noticed; it may have lasted longer."""
     stack: str
     is_users: bool = True
     """Whether the code is the user's."""
@@ -100,7 +100,8 @@ class Watchdog:
         self._report = report
         self._reported: set[CodeType] = set()
         self._idle_code: CodeType | None = None
-        """Of the function that the loop is run from: innermost where a loop written in C waits."""
+        """Code of the function that the loop is run from: the innermost function when a loop
+        written in C waits."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

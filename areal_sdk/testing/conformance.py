@@ -15,7 +15,7 @@ class ConformanceError(ArealError, AssertionError):
 
 
 def require(condition: bool, message: str) -> None:
-    """Unlike `assert`, also under `python -O`."""
+    """Raise `ConformanceError` if a claim is false; unlike `assert`, also under `python -O`."""
     if not condition:
         raise ConformanceError(message)
 
@@ -33,7 +33,7 @@ async def in_time(answer: Awaitable[T], *, timeout_s: float, what: str) -> T:
 
 
 Kind = Literal["reward", "env", "agent", "engine", "trainer", "dataset"]
-"""As in the settings: `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`."""
+"""Kind of an item, named as in the settings: `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`."""
 
 
 def registered(kind: Kind, name: str, /, **options: object) -> Any:

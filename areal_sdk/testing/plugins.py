@@ -32,7 +32,7 @@ HEAVY = ("torch", "transformers", "tensorflow", "jax", "ray", "sglang", "dataset
 ITEM_TIMEOUT_S = 120.0
 
 Options = Mapping[str, Mapping[str, Any]]
-"""By table, such as `reward.polite`."""
+"""Options by table, such as `reward.polite`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one item, or of the plugin itself."""
+    """The verdict on one item, or on the plugin itself."""
 
     what: str
     problem: str = ""
-    """Empty where the contract is kept."""
+    """The breach of the contract; empty if the contract is kept."""
 
 
 @dataclass(slots=True)
@@ -220,7 +220,7 @@ def load_suspect(distribution: str, *, file: str | None = None) -> Plugins:
 
 
 def sources_of(distribution: str) -> list[PluginSource]:
-    """Its entry points. ConfigError for a distribution that is no installed plugin."""
+    """Entry points of a distribution. ConfigError for a distribution that is no installed plugin."""
     wanted = re.sub(r"[-_.]+", "-", distribution).lower()
     known = installed_plugins()
     found = [s for s in known if re.sub(r"[-_.]+", "-", s.distribution).lower() == wanted]

@@ -21,7 +21,7 @@ class Busy(Agent):
 
 
 def compute(seconds: float) -> int:
-    """That much CPU time of this thread, however busy the machine is."""
+    """Compute for that much CPU time of this thread, however busy the machine is."""
     until, total = time.thread_time() + seconds, 0
     while time.thread_time() < until:
         total += sum(range(200))

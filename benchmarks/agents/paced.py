@@ -110,7 +110,7 @@ class PacedEngine(InferenceEngine):
         self._servers: list[PacedServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._homes: dict[str, tuple[PacedServer, int]] = {}
-        """By session: its server, and the tokens that are cached there."""
+        """Server of each session, and the number of tokens that are cached there."""
 
     async def start(self) -> None:
         self._servers = [PacedServer(self) for _ in range(self._num_servers)]

@@ -14,7 +14,7 @@ from areal_sdk import Agent, Episode, EpisodeContext, Outcome, Task
 LETTERS = "abcdefgh"
 NUM_HELD_OUT = 16
 NUM_TOKENS = 8
-"""Of each of the two turns."""
+"""Tokens of each of the two turns."""
 SUCCESS = 0.9
 """Share of the sampled tokens that must be such bytes."""
 

@@ -23,7 +23,7 @@ CASES = [
 ]
 """Whether the answer is streamed, and the turns of a session."""
 NUM_REQUESTS = 512
-"""Of one measurement."""
+"""Number of requests of one measurement."""
 
 
 def compare_checkouts(model_dir: Path, other: Path, rounds: Iterable[int], *, most: int) -> str:

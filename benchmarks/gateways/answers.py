@@ -1,4 +1,4 @@
-"""What the trivial engine says to everybody, and that ready-made in each protocol of an upstream."""
+"""The words of the trivial engine, and the same words ready-made in each protocol of an upstream."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def _openai(words: Words) -> tuple[bytes, bytes]:
 
 
 def _vllm(words: Words) -> bytes:
-    """Of its `/inference/v1/generate`."""
+    """The answer of vLLM's `/inference/v1/generate`."""
     logprobs = [{"token": f"token_id:{token}", "logprob": -1.0} for token in words.tokens]
     choice = {
         "index": 0,
@@ -63,7 +63,8 @@ def _vllm(words: Words) -> bytes:
 
 
 def _sglang(words: Words) -> bytes:
-    """Of its `/generate`, as the servers that we launch send it: each event holds what is new."""
+    """The answer of SGLang's `/generate`, as from servers that we launch: each event holds what is
+    new."""
     events: list[dict[str, object]] = []
     for count, token in enumerate(words.tokens, 1):
         is_last = count == NUM_TOKENS

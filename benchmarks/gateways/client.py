@@ -12,7 +12,7 @@ from gateways.process import Server, ServerError
 
 NUM_CLIENTS = 64
 TURNS = 8
-"""Of a session, where its length is not what is measured."""
+"""Turns of a session, where its length is not what is measured."""
 SYSTEM = "You are a careful assistant who answers in few words. " * 12
 QUESTION = (
     "Here is something to think about, number {}. " + "What follows from it is not clear. " * 36

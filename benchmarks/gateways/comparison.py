@@ -24,7 +24,7 @@ OURS = "this gateway, engine inside"
 REMOTE = "this gateway, SGLang's protocol"
 PASSING = "this gateway, `--upstream`"
 NUM_REQUESTS = 8 * NUM_CLIENTS
-"""Of one measurement: each client plays one session of `TURNS` turns."""
+"""Number of requests of one measurement: each client plays one session of `TURNS` turns."""
 LATENCY_RATE, NUM_WAITS, NUM_OPEN = 20.0, 80, 16
 ABOUT = f"""\
 Comparison with other gateways. Each runs in an environment of its own with one worker process, without

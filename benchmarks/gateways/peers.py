@@ -25,7 +25,7 @@ class Environment:
     """Installed alone: most of what they name needs a GPU, and is not imported here."""
 
     def python(self) -> Path:
-        """Its interpreter, after installing what is not there yet."""
+        """The peer's interpreter, after installing what is not there yet."""
         directory = ROOT / f".venv-peer-{self.name}"
         python, done = directory / "bin" / "python", directory / "installed"
         wanted = "\n".join((*self.without_dependencies, *self.requirements))
@@ -65,11 +65,11 @@ def _pip(python: Path, *arguments: str) -> None:
 class Peer:
     title: str
     records: str
-    """What it keeps of an answer for training."""
+    """The parts of an answer that the peer keeps for training."""
     program: str
     environment: Environment
     how: str
-    """It is configured, for the report."""
+    """The peer's configuration, for the report."""
     arguments: tuple[str, ...] = ()
 
     def serve(self, model_dir: Path, num_sessions: int, *, upstream: str) -> Server:

@@ -16,7 +16,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where the client of one session calls, and by what key."""
+    """The address that the client of one session calls, and its key."""
 
     url: str
     key: str = ""
@@ -87,7 +87,7 @@ class Server:
         self._log.close()
 
     def new_seat(self) -> Seat:
-        """Of a session that nobody has played yet."""
+        """The seat of a session that nobody has played yet."""
         self._next += 1
         return self.seats[self._next - 1]
 
@@ -96,7 +96,7 @@ class Server:
         return cpu_seconds_of(self._process.pid)
 
     def resident_bytes(self) -> int:
-        """Of the process and its children; pages that they share count for each."""
+        """Resident bytes of the process and its children; pages that they share count for each."""
         pages = sum(
             int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             for pid in _tree(self._process.pid)

@@ -94,12 +94,12 @@ class RemoteEngine(InstantEngine):
 
 
 async def serve_gateway(options: argparse.Namespace) -> Seats:
-    """Ours, the engine inside."""
+    """Serve our gateway, with the engine inside."""
     return await _seats(InstantEngine(options.model), options)
 
 
 async def serve_remote(options: argparse.Namespace) -> Seats:
-    """Ours, in front of what answers as an SGLang server does."""
+    """Serve our gateway, in front of a server that answers as SGLang's does."""
     engine = RemoteEngine(options.model, options.upstream)
     await engine.start()
     return await _seats(engine, options)
@@ -113,7 +113,8 @@ async def _seats(engine: InferenceEngine, options: argparse.Namespace) -> Seats:
 
 
 async def serve_passing(options: argparse.Namespace) -> Seats:
-    """Ours as it passes calls on to the upstream and records their text: `serve --upstream`."""
+    """Serve our gateway as it passes calls on to the upstream and records their text: `serve
+    --upstream`."""
     gateway = UpstreamGateway(f"{options.upstream}/v1", api_key="none")
     await gateway.start()
     sessions = [gateway.sessions.open(str(i)) for i in range(options.sessions)]
@@ -163,7 +164,8 @@ async def serve_echo(options: argparse.Namespace) -> Seats:
 
 
 async def serve_upstream(options: argparse.Namespace) -> Seats:
-    """What is forwarded to: ready-made answers of the same tokens, in each one's protocol."""
+    """Serve the upstream to which calls are forwarded: ready-made answers of the same tokens, in
+    each protocol."""
     answers = Answers(Words(options.model))
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -87,7 +87,7 @@ def tasks(split: str) -> Iterator[Task]:
 
 
 def demonstrations() -> Iterator[list[Message]]:
-    """What a programmer does who forgets half of the time which operators were wrong."""
+    """Demonstrations of a programmer who forgets half of the time which operators were wrong."""
     generator = random.Random(0)
     for task in tasks("train"):
         right, known = task.data["right"], {task.data["wrong"]}

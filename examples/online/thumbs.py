@@ -25,7 +25,7 @@ USERS = 16
 
 
 def thumb(answer: str) -> float:
-    """What the user thinks of it: 1 up, 0 down."""
+    """The user's opinion of the answer: 1 up, 0 down."""
     return float(0 < len(answer.split()) <= 12)
 
 

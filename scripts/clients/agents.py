@@ -25,7 +25,7 @@ QUESTIONS = ("What is in one.txt and two.txt?", "And in three.txt?")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent works, and the session it speaks to."""
+    """The directories in which an agent works, and the session that it speaks to."""
 
     home: Path
     work: Path
@@ -54,7 +54,7 @@ class CliAgent:
     files: Callable[[Place], Mapping[str, object]] = field(default=lambda place: {})
     """Settings, by path below its home directory."""
     is_script: bool = False
-    """It runs in Node."""
+    """Whether the agent runs in Node."""
 
 
 def _codex_settings(place: Place) -> dict[str, object]:
@@ -191,7 +191,7 @@ async def play(agent: CliAgent, gateway: Gateway, session: Session, work: Path) 
 
 
 def script(agent: CliAgent, work: Path) -> Callable[[str], str]:
-    """What the policy says: reads two files, and a third when it is asked for it, then answers."""
+    """The policy's words: it reads two files, and a third when it is asked for it, then answers."""
 
     def answer(prompt: str) -> str:
         num_read = len(set(re.findall(r"RESULT-\d", prompt)))

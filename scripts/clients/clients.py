@@ -15,14 +15,16 @@ class Client:
     shown: str
     """The package whose version the table names; for npm, perhaps several."""
     kind: str = ""
-    """Which agent of the package, if it has several."""
+    """Agent of the package, if it has several."""
     is_npm: bool = False
     provider: str = ""
-    """Of Vercel's SDK: what the model is made with."""
+    """Package of Vercel's SDK that makes the model."""
     policy: Callable[[str], tuple[Policy, int]] = calls_tools
-    """What the model says on a template of a shape, and how many calls that makes."""
+    """Function from a template's shape to the model's words, and the number of calls that they
+    make."""
     changes: Mapping[str, str] = field(default_factory=dict)
-    """What the client rewrites, "whole" or "streamed", so that an episode is more than one sample."""
+    """Texts that the client rewrites, "whole" or "streamed", so that an episode is more than one
+    sample."""
 
     @property
     def environment(self) -> str:

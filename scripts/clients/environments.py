@@ -13,7 +13,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "areal
 CONSTRAINTS = Path(__file__).parent / "constraints.txt"
 INSTALL_TIMEOUT_S = 900
 NODE_VERSION = "22.23.3"
-"""What the clients in JavaScript ask for; Debian's is older."""
+"""Version that the clients in JavaScript ask for; Debian's is older."""
 
 
 def environment(name: str, *requirements: str) -> Path:

@@ -72,7 +72,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _inside(path: str, port: int, command: list[str]) -> int:
-    """In the network of its own: the same port here, and the program."""
+    """Serve the same port in the network of its own, and run the program there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh", b"lo", _UP_AND_RUNNING)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)

@@ -1,4 +1,4 @@
-"""What the scripted policies say: each is a function of the prompt, in the words of one kind of task.
+"""The words of the scripted policies: each is a function of the prompt, for one kind of task.
 
 How far a conversation is shows in the results that the prompt holds, so a policy says the same to a
 client that began a branch as to one that went on.

@@ -89,7 +89,7 @@ async def main() -> int:
 
 
 async def record(recording: Recording) -> tuple[dict[str, Any], str]:
-    """What was said, and what went wrong."""
+    """The recorded conversation, and the problem if there was one."""
     client = next(client for client in CLIENTS if client.name == recording.client)
     python = install(client)
     async with served(calls_at_once, shape=SHAPE, tokens_per_chunk=3) as gateway:

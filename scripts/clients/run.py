@@ -40,7 +40,7 @@ AGENT_CONTEXT = 200_000
 """Agents tell of tens of thousands of characters of tools."""
 
 LEFT = "A CONNECTION LEFT THIS MACHINE"
-"""What tasks/on_loopback.py prints of a connection that it refused."""
+"""Text that tasks/on_loopback.py prints of a connection that it refused."""
 
 QUIET = {
     "AGNO_TELEMETRY": "false",
@@ -59,15 +59,15 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Episode:
-    """What one run of the task left in its session."""
+    """The record of one run of the task in its session."""
 
     client: str
-    """Its name and version."""
+    """Name and version of the client."""
     endpoint: str
     streams: bool
     num_samples: int
     reasons: tuple[str, ...]
-    """Why each further sample began, and what of the request made it so."""
+    """Reason why each further sample began, with the part of the request that made it so."""
     error: str = ""
 
 
@@ -194,7 +194,8 @@ def how(streams: bool) -> str:
 
 
 def problem(session: Session, printed: str = "") -> str:
-    """What must not have happened, although the client was content."""
+    """The fault that must not have happened, although the client was content; empty if there is
+    none."""
     if LEFT in printed:
         return printed[printed.index(LEFT) :][:200]
     if len(session.turns) < NUM_TURNS:
@@ -211,7 +212,8 @@ def branches(session: Session) -> tuple[int, tuple[str, ...]]:
 
 
 def changed(session: Session, index: int) -> str:
-    """Where a turn's request first differs from the turn before that it has most in common with."""
+    """The place where a turn's request first differs from the turn before that it has most in
+    common with."""
     asked = _conversation(session, index)
     known = max(
         (num_equal(asked, _conversation(session, before)) for before in range(index)), default=0

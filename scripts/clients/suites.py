@@ -38,12 +38,12 @@ FUZZING_S = 2800
 """Four minutes on a quiet machine."""
 PYTEST = ("pytest", "pytest-asyncio", "respx", "dirty-equals", "rich", "inline-snapshot")
 STORED_IDS = ("resp_677efb5139a88190b512bc3fef8e535d", "response_id")
-"""What openai-python's tests want to retrieve, delete, cancel and list."""
+"""Ids of stored responses that openai-python's tests want to retrieve, delete, cancel and list."""
 
 
 @dataclass
 class Result:
-    """How one suite went."""
+    """The result of one suite."""
 
     suite: str
     passed: int = 0
@@ -278,7 +278,7 @@ VALID: dict[str, Any] = {
     "max_tokens": 3,
     "reward": 1,
 }
-"""What the other fields of such a body hold."""
+"""Values of the other fields of such a body."""
 
 
 LEFT_OUT = "^/control/pause$|^/v1/embeddings$"

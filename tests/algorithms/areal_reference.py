@@ -55,7 +55,7 @@ class Sample:
 
 
 def advantages(actor: Actor, groups: Sequence[Sequence[Sample]]) -> list[list[list[float]]]:
-    """For each sample of each group, the advantage of each of its tokens."""
+    """The advantage of each token of each sample of each group."""
     rewards = [[_shaped(actor, sample) for sample in group] for group in groups]
     if actor.reward_norm is not None:
         rewards = _normalised(actor.reward_norm, rewards)
@@ -83,7 +83,7 @@ def _shaped(actor: Actor, sample: Sample) -> float:
 
 
 def _returns(actor: Actor, sample: Sample, reward: float) -> list[float]:
-    """Without a critic and with lambda 1: discounted sums of what is still to come."""
+    """The returns without a critic and with lambda 1: discounted sums of what is still to come."""
     earned = [
         -actor.kl_ctl * (b - r) for b, r in zip(sample.logprobs, sample.reference, strict=True)
     ]

@@ -75,7 +75,7 @@ def test_turn_rewards_become_turn_advantages() -> None:
 
 
 def by_turn(group: TrajectoryGroup, **options: Any) -> list[list[float]]:
-    """For each trajectory, the advantage of each turn."""
+    """The advantage of each turn of each trajectory."""
     [advantages], _ = estimate(GroupRelative(**{"discount": 1.0, **options}), [group], {})
     return [
         [float(row[t.turn_of_token == turn][0]) for turn in range(max(t.turn_of_token) + 1)]

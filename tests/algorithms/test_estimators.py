@@ -116,7 +116,7 @@ def test_one_scale_for_all_sources_is_what_group_units_avoid() -> None:
 def gae(
     rewards: list[float], values: list[float], gamma: float, lam: float
 ) -> tuple[list[float], list[float]]:
-    """By the definition: a sum of discounted surprises."""
+    """GAE by its definition: a sum of discounted surprises."""
     values = [*values, 0.0]
     surprises = [r + gamma * values[t + 1] - values[t] for t, r in enumerate(rewards)]
     advantages = [

@@ -45,7 +45,7 @@ def test_it_is_nearer_than_the_sampler_and_than_a_step_behind() -> None:
 
 
 def test_a_preset_may_name_the_centre_in_its_own_words_and_not_misspell_it() -> None:
-    """As text it was taken for `interpolate`, whatever it said."""
+    """A text was taken for `interpolate`, whatever it said."""
     assert grpo(proximal="recompute").proximal is Proximal.RECOMPUTE  # type: ignore[arg-type]
     assert grpo(proximal="interpolate").proximal is Proximal.INTERPOLATE  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"'recomputed'.* recompute, interpolate"):

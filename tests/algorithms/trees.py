@@ -16,7 +16,7 @@ def trees_of(
 
 
 def paths(tree: Tree) -> list[Ints]:
-    """For each member, the tree offset of each of its tokens."""
+    """The tree offset of each token of each member."""
     found = []
     for number, end in enumerate(tree.ends):
         segment = tree.segments[end]

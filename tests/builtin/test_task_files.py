@@ -79,7 +79,7 @@ FIELDS = {"question": "problem", "answer": "solution"}
 
 
 def saved(directory: Path, rows: list[dict[str, str]]) -> Path:
-    """As `datasets.Dataset.save_to_disk` writes it."""
+    """Rows written as `datasets.Dataset.save_to_disk` writes them."""
     directory.mkdir(parents=True)
     table = pyarrow.Table.from_pylist(rows)
     with (
@@ -206,7 +206,7 @@ for source, split in (("org/gone", "train"), ("org/sums:other", "train"), ("org/
 
 
 def test_a_dataset_of_a_hub_is_streamed(tmp_path: Path) -> None:
-    """In a process of its own: `datasets` reads the address of the hub when it is imported."""
+    """A process of its own streams: `datasets` reads the address of the hub when it is imported."""
     with hub_server.serving() as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
         words = [sys.executable, "-c", STREAM]

@@ -60,7 +60,7 @@ def tasks(split):
 
 
 def find(what: str, *, model: str = "tiny", port: int = 0) -> list[Finding]:
-    """What all checks but torch's, which is slow, say of `what`."""
+    """Findings about `what` from all checks but torch's, which is slow."""
     chosen = [c for c in checks(model=model, port=port) if c.__name__ != "_torch"]
     return [f for c in chosen for f in c() if f.check == what]
 

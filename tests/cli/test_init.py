@@ -1,4 +1,4 @@
-"""What `init` writes passes its own tests."""
+"""The files that `init` writes pass their own tests."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ def run_pytest(directory: Path, *paths: Path) -> None:
 
 
 def run_python(directory: Path, *arguments: str, path: str | Path = "") -> str:
-    """What it prints. Fails if it fails."""
+    """Run Python and return what it prints. Fails if it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=directory,

@@ -177,7 +177,7 @@ def test_a_run_without_its_tokenizer_shows_ids_and_says_what_to_copy(
 
 
 def test_a_greedy_turn_has_the_temperature_it_was_sampled_with(run_dir: Path) -> None:
-    """Its logprobs are those of T = 1, which the turn keeps."""
+    """The turn keeps logprobs of T = 1."""
     greedy = Turn((1,), (2,), (-0.1,), (0,), excluded=Exclusion.GREEDY)
     writer = EpisodeWriter(RunDir.open(run_dir).episodes)
     writer.write(Episode("greedy", Task("t"), (greedy,), Outcome.scored(1.0)), version=0)

@@ -1,4 +1,4 @@
-"""Without torch, commands that need it say what to install, and the others work."""
+"""Commands that need torch say, without it, what to install; the others work."""
 
 import subprocess
 import sys

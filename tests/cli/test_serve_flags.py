@@ -1,4 +1,4 @@
-"""What `serve` cannot do is refused at once, instead of being ignored."""
+"""A flag that `serve` cannot honour is refused at once, instead of being ignored."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where `areal-sdk serve` listens: port 8000, unless anybody says another."""
+"""The port of `areal-sdk serve` is 8000, unless anybody says another."""
 
 import signal
 import socket

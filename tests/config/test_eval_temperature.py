@@ -1,4 +1,4 @@
-"""At which temperature evaluations play, and who decides."""
+"""The temperature at which evaluations play, and who decides it."""
 
 import re
 from pathlib import Path

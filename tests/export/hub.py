@@ -14,7 +14,7 @@ TOKEN = "hf_of_the_tests"
 
 @dataclass
 class Hub:
-    """What was uploaded."""
+    """The uploads of a test."""
 
     url: str = ""
     created: list[dict[str, Any]] = field(default_factory=list)

@@ -33,7 +33,7 @@ PAIRS = [
 
 
 class InThisProcess(Trainer):
-    """What the objectives need of a trainer, without processes."""
+    """The parts of a trainer that the objectives need, without processes."""
 
     def __init__(self, model_dir: Path, *, learns_rewards: bool = False, **settings: Any) -> None:
         section = TrainerSection(**{**SETTINGS.model_dump(), **settings})

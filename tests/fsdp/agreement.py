@@ -26,7 +26,7 @@ ROUNDING = 2e-8
 """The error of a metric that is a difference of equal numbers: the KL of a policy that hardly moved."""
 
 COSTS = ("num_computed", "wall_s", "cpu_s")
-"""What a step cost may differ."""
+"""Costs of a step, which may differ."""
 
 
 def descending(spec: TrainerSpec) -> RankTrainer:
@@ -70,6 +70,6 @@ def _learners(trainer: RankTrainer) -> list[tuple[nn.Module, torch.optim.Optimiz
 
 
 def _gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """What `optimizer` remembers of the gradients of `model`: AdamW, or descent with a momentum."""
+    """The gradients of `model` that `optimizer` remembers: AdamW, or descent with a momentum."""
     name = "exp_avg" if isinstance(optimizer, torch.optim.AdamW) else "momentum_buffer"
     return [optimizer.state[p][name] for p in model.parameters() if optimizer.state[p]]

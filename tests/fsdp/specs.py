@@ -1,4 +1,4 @@
-"""What a trainer is told in these tests."""
+"""Specifications of the trainers in these tests."""
 
 from dataclasses import replace
 from pathlib import Path

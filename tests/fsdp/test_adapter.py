@@ -360,7 +360,7 @@ def test_a_reward_model_is_exported_merged_and_as_an_adapter_with_its_head(
 async def test_two_ranks_compute_what_one_computes(
     spec: TrainerSpec, half_model_dir: Path, tmp_path: Path, stored: str
 ) -> None:
-    """With a file of bfloat16, frozen and trained parameters of a shard differ in type."""
+    """A file of bfloat16 makes the frozen and the trained parameters of a shard differ in type."""
     spec = with_preset(spec, "grpo", kl=0.1)
     if stored == "bfloat16":
         spec = changed(replace(spec, model_dir=half_model_dir), precision="bfloat16")

@@ -71,7 +71,7 @@ def taught(spec: TrainerSpec, *, times: int = 3) -> RankTrainer:
 
 
 def rescored(directory: Path) -> float:
-    """What plain transformers says of the rows."""
+    """The logprobs of the rows by plain transformers, summed."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     tokens = torch.tensor(ROWS[0].tokens)
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_what_is_published_after_updates_rescores(
 
 @pytest.mark.long
 async def test_two_ranks_learn_what_one_learns(spec: TrainerSpec, tmp_path: Path) -> None:
-    """With a reference, a critic and a screen; 5 experts do not divide by the ranks."""
+    """The run has a reference, a critic and a screen; 5 experts do not divide by the ranks."""
     directory = mixture(tmp_path / "model", spec.model_dir, num_experts=5)
     spec = changed(replace(spec, model_dir=directory), learning_rate=1e-3, num_minibatches=2)
     spec = replace(spec, preset=PresetSpec(EVERYTHING), publish_dtype="float32")

@@ -51,7 +51,7 @@ CAPPED = {
     "final_logit_softcapping": 1.0,
     **WINDOW,
 }
-"""So low that all logits feel it."""
+"""Caps so low that all logits feel them."""
 OWN: Mapping[str, Mapping[str, Any]] = {
     # What these families have beside the common sizes: numbers that a mistake would show in.
     "cohere": {"logit_scale": 0.25},

@@ -41,7 +41,7 @@ class GradientTrainer(RankTrainer):
 
 
 def logprob(model: torch.nn.Module, row: Demonstration) -> torch.Tensor:
-    """By the book: one sequence, whole logits, in float64."""
+    """The logprob by the book: one sequence, whole logits, in float64."""
     tokens = torch.tensor(row.tokens)
     logits = model(tokens[None]).logits[0, :-1].double()
     q = torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""What two ranks hold and send, measured by them."""
+"""Two ranks measure what they hold and send."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ SIZE = {"num_layers": NUM_LAYERS, "hidden_size": 128, "intermediate_size": 512}
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Of each rank."""
+    """Measurements of each rank."""
     directory = tmp_path_factory.mktemp("ranks")
     make_tiny_model(directory / "model", **SIZE)
     command = [sys.executable, "-m", "tests.fsdp.two_ranks", str(directory)]

@@ -30,7 +30,7 @@ class _Package:
     name: str
     sha256: str
     stops: Sequence[str]
-    """What generation_config.json names; these packages leave that file out."""
+    """Stop tokens that generation_config.json names; these packages leave that file out."""
 
 
 _PACKAGES = {

@@ -63,7 +63,7 @@ def test_a_launcher_that_finds_no_room_is_refused(tmp_path: Path) -> None:
 def test_a_run_that_loses_a_machine_goes_on_with_fewer_ranks_and_takes_more_when_one_comes(
     tmp_path: Path,
 ) -> None:
-    """Of three ranks two have room, as the engine needs the third machine."""
+    """Two of three ranks have room, as the engine needs the third machine."""
     there = tmp_path / "there"
     with open_cluster(3, cpus=1) as cluster:
         process = start_training(

@@ -26,7 +26,7 @@ from .cluster import commands, lose_node, ray_cluster, raylet_of
 pytestmark = pytest.mark.long
 
 SGLANG_DEADLINE_S = 1500.0
-"""On a busy machine a server takes minutes to start, and this one is started twice."""
+"""Seconds for a server that is started twice: each start takes minutes on a busy machine."""
 
 
 @pytest.fixture

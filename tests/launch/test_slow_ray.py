@@ -30,7 +30,7 @@ while os.path.exists({gate!r}) and any("default_worker" in word for word in sys.
 
 
 class Gate:
-    """While it is closed, no worker of Ray comes up."""
+    """A gate: while it is closed, no worker of Ray comes up."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "closed"
@@ -67,7 +67,7 @@ async def opened(address: str, log_dir: Path) -> AsyncIterator[RayLauncher]:
 
 
 async def refusal(launcher: RayLauncher, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Why a launch fails that has a second of patience."""
+    """The reason why a launch fails that has a second of patience."""
     with monkeypatch.context() as patch:
         patch.setattr(launcher_module, "WORKER_START_S", 1.0)
         with pytest.raises(ProcessError) as caught:

@@ -20,7 +20,8 @@ class Rescoring:
 
 
 def largest_error(run: RunDir, weights: Path, model_dir: Path | None = None) -> Rescoring:
-    """How far any stored logprob is from that of the version it names. Default of the model: tiny."""
+    """The largest distance of a stored logprob from that of the version it names. Default of the
+    model: tiny."""
     records = [run.find_episode(summary.id) for summary in run.list_episodes()]
     trajectories = [t for record in records for t in record.trajectories]
     changes = sum(len(set(turn.versions)) > 1 for r in records for turn in r.episode.turns)

@@ -37,7 +37,7 @@ from areal_sdk.trajectory import TrajectoryGroup
 NUM_TOKENS = 64
 """Length of an answer that no limit cuts off."""
 TOKEN_S = 0.001
-"""Else a run takes a thousand steps before its test looks."""
+"""Seconds per token. Without them a run takes a thousand steps before its test looks."""
 
 
 class Babbler(ScriptedEngine, ConfiguredEngine):

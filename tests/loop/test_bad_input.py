@@ -1,4 +1,4 @@
-"""What a user can get wrong is one line that names the cure, before anything heavy starts."""
+"""A user's mistake is one line that names the cure, before anything heavy starts."""
 
 import json
 import re

@@ -52,7 +52,7 @@ def test_a_tie_in_success_is_broken_by_reward(tmp_path: Path) -> None:
 
 
 def test_of_equal_weights_the_later_are_the_best(tmp_path: Path) -> None:
-    """Also against those before training: nobody trains in order to keep these."""
+    """The later ones win against those before training too: nobody trains in order to keep these."""
     best = BestWeights(tmp_path)
     for step in (0, 12, 24):
         best.offer(export(tmp_path, step), measured(step, 0.9, 0.9))
@@ -81,7 +81,7 @@ def test_success_counts_before_reward(tmp_path: Path) -> None:
 
 
 def report_of(*outcomes: Outcome) -> EvalReport:
-    """Of an evaluation that played one task for each outcome."""
+    """The report of an evaluation that played one task for each outcome."""
     scripted = Scripted({f"t{index}": [outcome] for index, outcome in enumerate(outcomes)})
     return simulate(evaluate_tasks(scripted, tasks(len(outcomes))))
 
@@ -98,7 +98,7 @@ FAILED = Outcome.failed(ErrorKind.AGENT, "JSONDecodeError: what the model wrote"
 
 
 def test_an_episode_without_a_verdict_is_no_success_of_the_weights(tmp_path: Path) -> None:
-    """Else those win whose failures ended in an exception, and were left out."""
+    """Weights whose failures ended in an exception, and were left out, would win otherwise."""
     best = BestWeights(tmp_path)
     offer(best, tmp_path, 10, *[YES] * 9, NO)
     offer(best, tmp_path, 20, YES, *[FAILED] * 9)

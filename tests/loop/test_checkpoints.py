@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, whatever else lies beside it."""
+"""The checkpoint that a run goes on from, whatever else lies beside it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What can be evaluated on somebody else's endpoint, which gives text and no tokens."""
+"""Agents can be evaluated on somebody else's endpoint, which gives text and no tokens."""
 
 import asyncio
 import socket

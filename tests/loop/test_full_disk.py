@@ -20,7 +20,8 @@ from tests.loop.runs import (
 )
 
 SMALLER_THAN_A_CHECKPOINT = 2_000_000
-"""And larger than published weights, which live in memory."""
+"""Bytes that are fewer than a checkpoint has, and more than published weights, which live in
+memory."""
 
 
 def test_a_full_disk_is_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a resumed run says: where it goes on, what was changed, and that there is nothing left to do."""
+"""A resumed run says where it goes on, what was changed, and that there is nothing left to do."""
 
 from pathlib import Path
 from typing import Any

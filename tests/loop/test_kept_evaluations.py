@@ -55,7 +55,7 @@ def test_the_episodes_of_a_recorded_evaluation_are_inspected(
 def test_the_name_of_a_run_in_the_settings_file_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the run itself cannot begin: its directory exists."""
+    """The run itself could not begin otherwise: its directory would exist."""
     (tmp_path / "mine.py").write_text(AGENT)
     (tmp_path / "mix.toml").write_text('run.name = "mix-full"')
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def check_books(directory: Path, *, trained: int | None = None) -> None:
 
 
 def played(directory: Path) -> dict[str, tuple[object, ...]]:
-    """What was sampled in each episode, and its reward."""
+    """The tokens that were sampled in each episode, and its reward."""
     records = (run_dir(directory).find_episode(e.id) for e in run_dir(directory).list_episodes())
     return {
         record.episode.id: (

@@ -1,4 +1,4 @@
-"""What plugins that observe a run are told."""
+"""Plugins that observe a run are told of its events."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run tells while it runs: what it does at the moment, and that it still does it."""
+"""A run tells what it does at the moment, and that it still does it."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""How many trainer ranks a run takes, of a cluster with a given amount of room."""
+"""The number of trainer ranks that a run takes, of a cluster with a given amount of room."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,8 @@ class Room:
         self.num = num
         self.asked: list[int] = []
         self.waited_s = 0.0
-        """As of a cluster whose places others hold: each refusal takes its whole time."""
+        """Seconds that refusals took. On a cluster whose places others hold, each refusal takes its
+        whole time."""
 
     async def has_room(self, specs: Sequence[ProcessSpec], *, timeout_s: float) -> bool:
         self.asked.append(len(specs))

@@ -88,7 +88,7 @@ class Caller:
         self.rewards.append(reward)
 
     async def ask(self, number: int) -> None:
-        """Without a reward."""
+        """Ask without a reward."""
         await _ask(self._client, number)
 
     async def open_group(self, size: int) -> list[dict[str, str]]:
@@ -129,7 +129,7 @@ class Caller:
             return answer
 
     async def keep_calling(self, *, lanes: int = 8) -> None:
-        """Until the server goes away."""
+        """Call until the server goes away."""
 
         async def lane(first: int) -> None:
             for number in range(first, 100_000, lanes):
@@ -218,7 +218,7 @@ async def test_a_server_that_learns_stops_on_ctrl_c_and_goes_on(tmp_path: Path) 
 async def test_an_engine_that_dies_under_callers_is_back_and_they_are_learnt_from(
     tmp_path: Path,
 ) -> None:
-    """What it was sampling is an infrastructure fault, never a reward of zero."""
+    """The answer that the engine was sampling is an infrastructure fault, never a reward of zero."""
     with serving(tmp_path, *SCRIPTED_TRAINER, "--steps", "10") as (server, url, key):
         async with Caller(url, key) as caller:
             calling = asyncio.create_task(caller.keep_calling())

@@ -60,7 +60,7 @@ def play(url: str, key: str, number: int) -> None:
 
 
 def keep_playing(url: str, key: str, thread: int, errors: list[BaseException]) -> None:
-    """Until the server has taken its steps."""
+    """Play until the server has taken its steps."""
     number, has_played = thread, False
     while True:
         try:

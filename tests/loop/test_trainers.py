@@ -1,4 +1,4 @@
-"""From the settings to a trainer: the built-in one, and one that a plugin brings."""
+"""Settings name a trainer: the built-in one, or one that a plugin brings."""
 
 import json
 import shutil

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from areal_sdk.models.checkpoint import fingerprint
 
 LARGE = (1024, 640)
-"""Over a megabyte in bfloat16, as the tensors of a real model are."""
+"""A shape of over a megabyte in bfloat16, like the tensors of a real model."""
 
 
 def saved(directory: Path, *, plus_one: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""From a name to a directory: what is found, what is made once, and what is said otherwise."""
+"""A name becomes a directory: found, made once, or refused with its cure."""
 
 import multiprocessing
 import os
@@ -137,7 +137,7 @@ for weights in (False, True, True):
 
 
 def test_a_download_from_the_hub_is_told_once_with_its_size(tmp_path: Path) -> None:
-    """In a process of its own: the address of the hub is read when its client is imported."""
+    """A process of its own downloads: the address of the hub is read when its client is imported."""
     pytest.importorskip("huggingface_hub")
     with hub_server.serving() as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}

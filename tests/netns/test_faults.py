@@ -13,7 +13,7 @@ from tests.netns.network import Machine, why_not
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
 
 SHORT_S = 3.0
-"""Of a link that comes back: a tenth of what a connection survives."""
+"""Seconds after which a link comes back: a tenth of what a connection survives."""
 
 
 def check_nothing_returns(machines: Cluster, machine: Machine, pids: list[int]) -> None:

@@ -87,7 +87,7 @@ class Runner:
 async def real_steps(
     workload: Scripted, gate: StalenessGate, *, group_size: int, **buffer: Any
 ) -> tuple[list[list[int]], list[float]]:
-    """For each step the groups that were trained, by their order, and when it ended."""
+    """The groups that each step trained, by their order, and the time when it ended."""
     source = TaskSource(tasks(2000), shuffle=False)
     positions = {task.id: index for index, task in enumerate(tasks(2000))}
     held = TrajectoryBuffer(

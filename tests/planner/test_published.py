@@ -54,7 +54,7 @@ def test_the_stated_doubt_holds_for_published_figures_of_sources_left_out(
 
 @pytest.mark.parametrize(("model", "output"), [("1.5B", 7500), ("7B", 4000)])
 def test_throughput_bends_where_published_runs_bend(model: str, output: int) -> None:
-    """From 32 to 256 GPUs published systems keep about 0.6 of the throughput of a GPU."""
+    """Published systems keep about 0.6 of the throughput of a GPU from 32 to 256 GPUs."""
     described = from_hardware(
         model, "h800", workload=Described(output=output, context=32768), minibatches=4
     )

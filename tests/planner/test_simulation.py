@@ -1,4 +1,4 @@
-"""Where the answer is known by arithmetic, the simulation gives it."""
+"""The simulation gives the answer where arithmetic knows it."""
 
 import math
 import random

@@ -208,7 +208,7 @@ BAD_ITEMS = {
 
 
 async def first_problem(install: Install, source: str) -> str:
-    """What is wrong with the plugin, in this process."""
+    """The first problem of the plugin, in this process."""
     install("areal-sdk-bad", source)
     plugins = load_suspect("areal-sdk-bad")
     for item in items_of(plugins):

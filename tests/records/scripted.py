@@ -9,7 +9,7 @@ from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)> & "quoted"'
-"""What an agent may say: it must stay text wherever it is shown."""
+"""Text that an agent may say: it must stay text wherever it is shown."""
 
 SETTINGS: dict[str, Any] = {
     "agent": "calculator.py",

@@ -31,7 +31,7 @@ async def ask(context: EpisodeContext, text: str = "2+2?") -> str:
 
 
 class Solver(Agent):
-    """Over HTTP. `bonus` is an option."""
+    """An agent over HTTP. `bonus` is an option."""
 
     def __init__(self, bonus: float = 0.0) -> None:
         self._bonus = bonus

@@ -17,8 +17,8 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 T = TypeVar("T")
 
 PATIENCE_S = 300_000.0
-"""Of virtual time. Where a quarter of the episodes are kept and one group of four plays at a time, one
-group in 256 is whole, and one takes half a minute."""
+"""Seconds of virtual time. If a quarter of the episodes are kept and one group of four plays at a
+time, one group in 256 is whole, and one takes half a minute."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -64,7 +64,7 @@ class SimulatedRunner:
     """Episodes that take time and end in any way there is, decided by their ids alone."""
 
     version: Callable[[], int]
-    """What the engine serves now."""
+    """Function that returns the version that the engine serves now."""
     seed: int = 0
     clock_seed: int = 0
     """Decides how long things take, and nothing else."""
@@ -171,7 +171,7 @@ class Run:
         return batch
 
     def check(self) -> None:
-        """What holds at every instant."""
+        """Check what holds at every instant."""
         self.ledger.check()
         gate, version = self.gate, self.buffer.version
         assert self.buffer.num_slots_held <= (version + gate.max_staleness + 1) * gate.batch

@@ -28,7 +28,7 @@ from tests.rollout import sample_agents
 
 TASK = Task("task", {"question": "2+2?", "answer": "4"})
 PATIENCE_S = 60.0
-"""For what happens in milliseconds, on a machine that is busy with other things."""
+"""Seconds for things that take milliseconds, on a machine that is busy with others."""
 
 
 class CountingEngine(ScriptedEngine):

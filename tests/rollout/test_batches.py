@@ -1,4 +1,4 @@
-"""Which groups a batch takes, and in which order."""
+"""The groups that a batch takes, and their order."""
 
 import asyncio
 import itertools

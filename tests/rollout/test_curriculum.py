@@ -231,7 +231,7 @@ def test_a_source_that_only_fails_keeps_its_share_and_is_named_once() -> None:
 
 @pytest.mark.parametrize("reason", [None, *DropReason])
 def test_only_failures_are_called_failures(reason: DropReason | None) -> None:
-    """Without a reason: its siblings were stopped on the way."""
+    """A task without a reason had siblings that were stopped on the way."""
     found = curriculum(long=1.0, right=1.0)
     for number in range(2 * NUM_FAILED):
         task = Task(f"long/{number}")

@@ -103,7 +103,7 @@ def test_pass_at_k_is_estimated_over_tasks_with_enough_samples() -> None:
 
 
 def test_pass_at_k_says_over_how_many_tasks_it_is() -> None:
-    """Else it is an average over the tasks whose agent did not fail, and looks like one over all."""
+    """The number tells an average over the tasks whose agent did not fail from one over all."""
     failed = Outcome.failed(ErrorKind.AGENT, "ValueError")
     outcomes = {
         "t0": [YES, NO, NO, NO],

@@ -1,4 +1,4 @@
-"""What is true of an episode while it plays is true of it while it is judged."""
+"""Claims about an episode that plays hold while it is judged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ class Judging:
     buffer: TrajectoryBuffer
     dispatcher: Dispatcher
     desk: Path
-    """Where a task's judge waits for `release`, and says that it began."""
+    """Directory where a task's judge waits for `release`, and says that it began."""
 
     async def cut(self) -> RolloutBatch:
         batch = await self.buffer.cut_batch(version=self.buffer.version, timeout_s=60.0)

@@ -1,4 +1,4 @@
-"""What streaming is for: slow tools, on a virtual clock, synchronous against asynchronous."""
+"""Streaming pays with slow tools: on a virtual clock, synchronous against asynchronous."""
 
 import asyncio
 import random

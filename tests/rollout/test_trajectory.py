@@ -1,4 +1,4 @@
-"""Which sampled token is trained, in which sequence, with what."""
+"""The sampled tokens that are trained, in which sequence, with what."""
 
 import pickle
 from dataclasses import replace

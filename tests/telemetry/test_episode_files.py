@@ -78,7 +78,7 @@ def write(directory: Path, *episodes: Episode, split: str = "train") -> None:
 
 
 def test_a_short_episode_takes_less_than_half_a_kilobyte(tmp_path: Path) -> None:
-    """With index and trajectory; it took 5 to 18 kB."""
+    """The size includes index and trajectory; it was 5 to 18 kB."""
     episodes = [short(number) for number in range(64)]
     write(tmp_path, *episodes)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) / 64 < 512

@@ -29,7 +29,7 @@ def killer() -> Iterator[Killer]:
 
 
 def take_step(run: RunDir, step: int, writer: EpisodeWriter) -> None:
-    """What a run writes with a step."""
+    """Write what a run writes with a step."""
     for number in range(2):
         name = f"episode-{step}-{number}"
         writer.write(Episode(name, Task("task"), (), Outcome.scored(1.0)))

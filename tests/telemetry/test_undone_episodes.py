@@ -1,4 +1,4 @@
-"""What a resume undid is no part of the run, however often the run was killed."""
+"""Episodes that a resume undid are no part of the run, however often the run was killed."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,7 +42,7 @@ class Written:
 
 
 def counted(directory: Path) -> list[tuple[str, float | None, int | None]]:
-    """Of each episode that counts, oldest first, its id, its life (as reward), its step."""
+    """The id, the life (as reward) and the step of each episode that counts, oldest first."""
     return [(e.id, e.reward, e.step) for e in reversed([*list_episodes(directory)])]
 
 

@@ -1,4 +1,4 @@
-"""Whoever waits can say on what, and never waits for ever."""
+"""A waiting part can say on what it waits, and never waits for ever."""
 
 import asyncio
 import os

@@ -22,7 +22,7 @@ class Link:
     """A trained token in its chain."""
 
     row: int
-    """Which trajectory of its group."""
+    """Index of the trajectory in its group."""
     position: int
     turn: int
     reward: float
@@ -43,7 +43,7 @@ class Returns:
     token_discount: float = 1.0
     """The discount of a reward for the token before."""
     kl: float = 0.0
-    """Each token loses so much of its log-ratio to the reference model."""
+    """Part of its log-ratio to the reference model that each token loses from its reward."""
 
     @property
     def needs(self) -> Needs:
@@ -76,7 +76,7 @@ class GAE:
     token_discount: float = 1.0
     """The discount of a reward for the token before."""
     kl: float = 0.0
-    """Each token loses so much of its log-ratio to the reference model."""
+    """Part of its log-ratio to the reference model that each token loses from its reward."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.trace <= 1.0:

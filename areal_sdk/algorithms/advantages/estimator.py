@@ -16,7 +16,7 @@ Baselines = Mapping[str, Any]
 """Per source: what an estimator remembers of its rewards, as JSON."""
 
 MIN_STD = 1e-6
-"""Rewards closer together than this are equal."""
+"""Distance of rewards below which they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Evidence:
 class Estimate:
     advantages: PerToken
     baselines: Baselines = field(default_factory=dict)
-    """To be used next time."""
+    """Baselines for the next estimate."""
     returns: PerToken | None = None
     """The targets of the values, if the estimator gives them."""
 
 
 class AdvantageEstimator(Protocol):
-    """How much better than expected each trained token turned out.
+    """The estimator of advantages: how much better than expected each trained token turned out.
 
     A frozen spec: what it learns about rewards goes through baselines, not self.
     """
@@ -56,7 +56,7 @@ class NamesOutliers(Protocol):
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
-        """For each source with such a reward in `groups`, a line that names it."""
+        """A line for each source with such a reward in `groups`, which names the reward."""
 
 
 def credit_of_episodes(

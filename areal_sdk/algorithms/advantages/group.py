@@ -22,7 +22,7 @@ from areal_sdk.trajectory import TrajectoryGroup
 Values = NDArray[np.float64]
 
 Compare = Callable[[Mapping[str, float]], dict[str, float]]
-"""From the siblings' returns to their advantages, both by episode."""
+"""Function from the siblings' returns to their advantages, both by episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _clipped(rewards: Iterable[float]) -> Values:
 
 
 def _std(values: Values, *, unbiased: bool) -> float:
-    """At least `MIN_STD`: nothing is divided by zero."""
+    """The standard deviation, at least `MIN_STD`: nothing is divided by zero."""
     if len(values) < 2:
         return 1.0
     return max(float(values.std(ddof=int(unbiased))), MIN_STD)

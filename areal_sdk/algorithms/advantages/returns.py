@@ -10,9 +10,9 @@ from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 Floats = NDArray[np.float32]
 
 HUGE = 1e100
-"""Rewards beyond this count as this, so that no sum or square of them overflows."""
+"""Bound of a reward, so that no sum or square of rewards overflows."""
 FAR = 1e30
-"""Advantages beyond this count as this: they are float32."""
+"""Bound of an advantage: advantages are float32."""
 
 
 def turn_returns(
@@ -58,7 +58,8 @@ def turn_returns(
 
 
 def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | None]:
-    """Where some turns answer the same prompt: distance is counted along what led to what."""
+    """Returns of turns if some of them answer the same prompt: distance is counted along what led
+    to what."""
     apart = distances(trajectory)
     weights = np.where(np.isfinite(apart), discount**apart, 0.0)
     is_scored = np.array([reward is not None for reward in trajectory.turn_rewards])
@@ -71,9 +72,9 @@ def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | 
 
 
 def distances(trajectory: Trajectory) -> NDArray[np.float64]:
-    """How many turns lead from each turn to each of its consequences; infinite to all other turns.
+    """The number of turns that lead from each turn to each of its consequences; infinite to all other turns.
 
-    Only where some turns are alternatives: else turns are as far apart as their numbers.
+    It is needed only if some turns are alternatives. Otherwise turns are as far apart as their numbers.
     """
     count = len(trajectory.turn_alternatives)
     leads_to = np.array(
@@ -132,7 +133,8 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
 
 
 def scored_tokens(group: TrajectoryGroup) -> list[NDArray[np.bool_]]:
-    """For each trajectory, its trained tokens without those of turns that nothing scored came of."""
+    """The trained tokens of each trajectory, without the tokens of turns from which nothing scored
+    came."""
     returns = returns_of(group, discount=1.0)
     return [
         spread_turns(t, [float(value is not None) for value in returns[t.episode_id]]) > 0.0

@@ -25,7 +25,8 @@ from areal_sdk.algorithms.advantages.returns import (
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 TURNS = 32
-"""Turns of an episode that are remembered; later ones are compared with the last of these."""
+"""Number of turns of an episode that are remembered. Later turns are compared with the last of
+these."""
 NAMES_FROM = 16
 """A source is named for a far return only after so many others. A spread of fewer says little: of normally
 distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the
@@ -34,7 +35,7 @@ NORMAL = 1.4826
 """The standard deviation of normally distributed values is so many of their median deviations."""
 
 Remembered = list[list[float | None]]
-"""Of one source: the returns of its latest episodes, turn by turn, oldest first."""
+"""Returns of one source's latest episodes, turn by turn, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class Usual:
         return cls(len(values), mean, float(np.square(values - mean).sum()), middle, typical)
 
     def surprise(self, value: float, *, bound: float) -> float:
-        """How many spreads `value` lies above the mean; 0 with nothing to compare with.
+        """The number of spreads by which `value` lies above the mean; 0 with nothing to compare
+        with.
 
         The spread counts `value` too: among a few values none stands out by much.
 
@@ -90,7 +92,8 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class RunningBaseline:
-    """For episodes without siblings: compares a return with the usual returns of its source.
+    """The baseline of episodes without siblings: compares a return with the usual returns of its
+    source.
 
     The source is `TrajectoryGroup.source`: of live traffic the name of the caller, of played tasks where they
     come from, since a generator never repeats one. An episode is compared with the latest episodes of its source. A rewarded turn is compared with the returns of these
@@ -122,7 +125,8 @@ class RunningBaseline:
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
-        """For each source with a return too far from its usual ones, a line on the first such."""
+        """A line for each source with a return too far from its usual ones, on the first such
+        return."""
         known, found = dict(baselines), dict[str, str]()
         for group in groups:
             usual = self._usual(known, group.source)
@@ -159,7 +163,7 @@ class RunningBaseline:
         return bool(trajectory.turn_rewards) or self.discount < 1.0
 
     def _returns(self, group: TrajectoryGroup) -> dict[str, list[float | None]]:
-        """By turn where turns were rewarded; else one for the whole episode."""
+        """Returns by turn if turns were rewarded; else one for the whole episode."""
         by_turn = returns_of(group, discount=self.discount)
         return {
             key: by_turn[key] if self._is_by_turn(episode) else [bounded(episode.reward)]
@@ -167,7 +171,7 @@ class RunningBaseline:
         }
 
     def _usual(self, known: Baselines, source: str) -> list[Usual]:
-        """For each turn that is remembered; at least one."""
+        """The usual return of each remembered turn; at least one."""
         episodes = remembered(known, source)
         by_turn = (
             [value for e in episodes if (value := return_at(e, turn)) is not None]
@@ -178,7 +182,8 @@ class RunningBaseline:
     def _is_far(
         self, value: float, usual: Usual, known: Baselines, groups: Sequence[TrajectoryGroup]
     ) -> bool:
-        """Beyond the bound of its source. One whose returns were all equal has that of the others."""
+        """Whether a return is beyond the bound of its source. A source whose returns were all equal
+        has the bound of the others."""
         distance = abs(value - usual.median)
         if usual.count < NAMES_FROM or distance <= MIN_STD:
             return False

@@ -29,7 +29,7 @@ def learns_alone(estimator: AdvantageEstimator) -> bool:
 
 
 def idle_groups(estimator: AdvantageEstimator) -> IdleGroups:
-    """Which groups teach nothing.
+    """The groups that teach nothing.
 
     >>> from areal_sdk.algorithms.advantages import GroupRelative, RunningBaseline
     >>> idle_groups(GroupRelative(discount=1.0)), idle_groups(GroupRelative(discount=0.9))

@@ -1,4 +1,4 @@
-"""Where the trust region's centre p comes from."""
+"""The source of the trust region's centre p."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Proximal(StrEnum):
-    """How p is found. At the start of a step, q itself is the policy that the step starts from."""
+    """The way to find p. At the start of a step, q itself is the policy that the step starts from."""
 
     RECOMPUTE = "recompute"
     """The policy at the start of the step: one forward over all minibatches but the first."""

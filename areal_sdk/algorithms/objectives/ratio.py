@@ -1,4 +1,4 @@
-"""How far the policy moved from the trust region's centre: by token, or by trajectory."""
+"""The distance of the policy from the trust region's centre: by token, or by trajectory."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol

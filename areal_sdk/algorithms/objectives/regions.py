@@ -16,7 +16,8 @@ class Gain:
 
     gain_T: "Tensor"
     low_T: "Tensor"
-    """Held back since the ratio was too low already; `high_T`: too high."""
+    """Mask of the terms that are held back since their ratio was too low already; `high_T`: too
+    high."""
     high_T: "Tensor"
     totals: "dict[str, Tensor]" = field(default_factory=dict)
     """Further numbers for each term, whose means are reported."""
@@ -70,7 +71,7 @@ class SoftGate:
 
     tau_positive: float
     tau_negative: float
-    """Where the advantage is not positive."""
+    """Tau of the terms whose advantage is not positive."""
 
     def __post_init__(self) -> None:
         if self.tau_positive <= 0 or self.tau_negative <= 0:

@@ -24,11 +24,12 @@ class PolicyTerms:
     """b: under the weights that sampled the token."""
     advantages_T: "Tensor"
     mask_T: "Tensor"
-    """False: the term is none. A rank without work has one such term."""
+    """Mask of the terms; False: the term is none. A rank without work has one such term."""
     sequences_T: "Tensor"
-    """Which trajectory of the micro-batch a term belongs to. Trajectories are always whole."""
+    """Index of the trajectory, in the micro-batch, to which a term belongs. Trajectories are always
+    whole."""
     groups_T: "Tensor"
-    """Which group of the step a term belongs to."""
+    """Index of the group, in the step, to which a term belongs."""
     lags_T: "Tensor"
     """Versions between the sampler and the start of this step."""
     weights_T: "Tensor"
@@ -45,7 +46,7 @@ class PolicyTerms:
     entropies_T: "Tensor | None" = None
     """The entropy of each token's distribution, with a gradient (`needs.entropy`)."""
     kept_T: "Tensor | None" = None
-    """Where the objective has a screen: False for the terms that the screen removed."""
+    """Mask of an objective with a screen: False for the terms that the screen removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Screens(Protocol):
     """
 
     def keep(self, log_weights_T: "Tensor") -> "Tensor":
-        """Which terms stay, given log p - log b of every term of the minibatch."""
+        """Mask of the terms that stay, given log p - log b of every term of the minibatch."""
 
 
 def given(values_T: "Tensor | None", name: str) -> "Tensor":
@@ -109,7 +110,7 @@ def masked(values_T: "Tensor", mask_T: "Tensor") -> "Tensor":
 
 
 def sequence_means(values_T: "Tensor", terms: PolicyTerms) -> "Tensor":
-    """For each term, the mean of `values_T` over its trajectory; 0 where a trajectory has no term.
+    """The mean of `values_T` over each term's trajectory; 0 if a trajectory has no term.
 
     Trajectories are whole, so this is the mean over all their terms. Gradients flow through it.
     """

@@ -15,9 +15,10 @@ class Critic:
     """A model of its own that predicts returns: the trunk of the checkpoint and a scalar head."""
 
     learning_rate: float
-    """Of its own AdamW, with the warm-up and the gradient bound of the trainer."""
+    """Learning rate of the critic's own AdamW, with the warm-up and the gradient bound of the
+    trainer."""
     clip: float | None = None
-    """Within one step, a value may better itself by moving this far; None: as far as it likes."""
+    """Distance that a value may move towards its target within one step; None: any distance."""
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:

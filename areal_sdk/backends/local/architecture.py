@@ -69,7 +69,7 @@ class Architecture:
     qk_norm: bool
     tied_embeddings: bool
     dtype: str
-    """As stored: "float32", "bfloat16" or "float16"."""
+    """Dtype of the stored weights: "float32", "bfloat16" or "float16"."""
     mixture: Mixture | None = None
     """The experts that every layer has in place of one wide part."""
     norm_topk_prob: bool = False

@@ -1,4 +1,4 @@
-"""From the scheduler's work to the tensors of one forward."""
+"""The tensors of one forward, made from the scheduler's work."""
 
 import torch
 
@@ -9,7 +9,7 @@ from areal_sdk.backends.local.scheduler import Work
 CPU_PADDING = 192
 """Padded positions in an attention call that cost as much as one more call."""
 CUDA_PADDING = 1 << 20
-"""On a GPU the launches cost, not the padding."""
+"""Padded positions that a call on a GPU may have: launches cost time there, padding does not."""
 
 
 def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0) -> ForwardInput:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 30.0
 RETURN_EVERY_S = 1.0
-"""How often a node that lost its connection tries to connect again."""
+"""Seconds between two attempts of a node to connect again after it lost its connection."""
 
 
 class LocalEngineClient(EngineClient):
@@ -42,7 +42,8 @@ class LocalEngineClient(EngineClient):
         self._version = 0
 
     async def told(self, state: Mapping[str, Any]) -> None:
-        """Where the engine is. One that does not answer is down just now: requests wait for it."""
+        """Take news of where the engine is. An engine that does not answer is down just now:
+        requests wait for it."""
         self._state = state
         try:
             await self._connect(state)
@@ -95,7 +96,7 @@ class LocalEngineClient(EngineClient):
             await requester.child.aclose()
 
     async def _connected(self) -> Requester:
-        """Who calls has a deadline: that of its request."""
+        """The connection, once there is one. The caller has a deadline: that of its request."""
         while self._requester is None or _is_gone(self._requester.child):
             await self._return()
         return self._requester

@@ -121,10 +121,10 @@ class LocalEngine(ConfiguredEngine):
         self._base = ""
         """Fingerprint of the weights that the first worker was started with."""
         self._entrance: _Entrance | None = None
-        """Where other processes are let in, if they are."""
+        """The entrance for other processes; None while none are let in."""
         self._update_lock = asyncio.Lock()
         self.last_pause_s = 0.0
-        """How long the last weight update held generation."""
+        """Seconds for which the last weight update held generation."""
 
     async def start(self) -> None:
         if self._child is not None:

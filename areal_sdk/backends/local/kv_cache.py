@@ -1,4 +1,5 @@
-"""Where keys and values live: dense rows for running requests, exact-length copies for idle ones."""
+"""The memory of keys and values: dense rows for running requests, exact-length copies for idle
+ones."""
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
@@ -16,7 +17,7 @@ MIN_ROW_LENGTH = 256
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
-    """How many leading tokens two sequences share."""
+    """The number of leading tokens that two sequences share."""
     length = min(len(a), len(b))
     differs = a[:length] != b[:length]
     first = int(differs.argmax()) if length else 0
@@ -62,12 +63,12 @@ class KVRows:
         return self.values.shape[2] - 1
 
     def index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:
-        """Where the T tokens' KV goes: indices into a layer's vectors, by token, kind and head."""
+        """Indices into a layer's vectors for the KV of T tokens, by token, kind and head."""
         starts_T = rows_T * (self._num_heads * self.length) + positions_T
         return (starts_T[:, None] + self._block_starts).flatten()
 
     def rows_at(self, length: int) -> int:
-        """How many rows fit in memory when the longest has `length` tokens."""
+        """The number of rows that fit in memory when the longest has `length` tokens."""
         capacity = self._capacity_for(length)
         return max(1, min(self._max_rows, self._budget_tokens // capacity))
 
@@ -144,7 +145,7 @@ class PrefixStore:
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._saved: OrderedDict[bytes, SavedPrefix] = OrderedDict()
-        """By sort key, least recently used first."""
+        """Saved prefixes by sort key, least recently used first."""
         self._sorted: list[bytes] = []
         self.num_bytes = 0
 

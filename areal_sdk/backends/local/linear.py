@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 _PACK_PROBE_SHAPE = (32, 16)
 _SMALL_FP32 = 1 << 16
-"""Weights: below, the packed call's overhead (10 us) costs more than its layout saves."""
+"""Number of weights below which the overhead of the packed call (10 us) costs more than its layout
+saves."""
 
 
 class Linear:

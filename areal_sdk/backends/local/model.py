@@ -21,7 +21,8 @@ from areal_sdk.backends.local.kv_cache import KVRows
 from areal_sdk.backends.local.linear import Linear
 
 FEW_ROWS = 8
-"""Up to so many, and in fp32 always, one fused attention call beats two batched matrix products."""
+"""Number of rows up to which one fused attention call beats two batched matrix products; in fp32 it
+always does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class DecodeRun:
     tokens: slice
     rows: slice
     length: int
-    """Of the longest row, its new token included."""
+    """Length of the longest row, its new token included."""
     mask: Tensor | None
     """[B, 1, 1, length] in float32, added to the scores; None when all rows are equally long."""
 
@@ -43,7 +44,7 @@ class PrefillSpan:
     tokens: slice
     row: int
     length: int
-    """Of the row, the new tokens included."""
+    """Length of the row, the new tokens included."""
     mask: Tensor | None
     """[new, length], True where visible; None when the row starts here (plain causal)."""
 
@@ -55,7 +56,7 @@ class ForwardInput:
     tokens_T: Tensor
     positions_T: Tensor
     kv_index: Tensor
-    """As `KVRows.index` gives it."""
+    """Indices of the new tokens' KV, from `KVRows.index`."""
     attention: Sequence[DecodeRun | PrefillSpan]
     """Covers tokens [0, T) in order; padding tokens past the last one attend to nothing."""
     sampled_S: Tensor
@@ -92,7 +93,7 @@ class Layer:
                 a.hidden_size, a.mixture, linear, adds_up_to_one=a.norm_topk_prob
             )
         self.linears = {"qkv": self.qkv, "output": self.output, **self.feed_forward.linears}
-        """By the names that `checkpoint` gives them."""
+        """The linear projections, by the names that `checkpoint` gives them."""
 
 
 class Model:

@@ -15,7 +15,7 @@ class LocalOptions(EngineSection):
     """`[engine]`, and what only this engine is told."""
 
     kv_memory_gb: float | None = None
-    """For keys and values; default: a share of the memory that is free."""
+    """Gigabytes for keys and values; default: a share of the memory that is free."""
     deterministic: bool = False
     """`run.deterministic`: batches of one shape, so that outputs are the same bit by bit."""
 

@@ -21,8 +21,8 @@ IDLE_TIMEOUT_S = 120.0
 
 LEAST_TEMPERATURE = 1e-20
 LARGEST_SHIFT = 1e6
-"""Of a logit, or a factor on it. Beyond these float32 overflows, and a row without a distribution
-ends every request of its batch: it cannot be told from broken weights."""
+"""Largest shift of a logit, and largest factor on it. Beyond these float32 overflows. A row without
+a distribution ends every request of its batch, because it cannot be told from broken weights."""
 
 
 @dataclass(frozen=True, slots=True)

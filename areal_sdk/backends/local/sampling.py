@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 _WHITESPACE = r"[ \n\t]{0,16}"
-"""Enough to indent with. Without a bound a policy may go on writing spaces until it is cut."""
+"""White space that suffices to indent. Without a bound a policy may go on writing spaces until it
+is cut."""
 
 
 class Grammar:
@@ -36,7 +37,8 @@ class Grammar:
         self._vocab_size = vocab_size
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Of each token, whether it may come next: an end of turn only when the JSON is whole."""
+        """Mask of the tokens that may come next. The end of a turn may come only when the JSON is
+        whole."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
@@ -87,7 +89,7 @@ class SamplerRow:
     grammar: Grammar | None = None
     """Tokens that it does not allow are never drawn."""
     prompt_tokens: frozenset[int] = frozenset()
-    """Only kept for the repetition penalty."""
+    """Tokens of the prompt, kept for the repetition penalty alone."""
     output_counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod

@@ -31,7 +31,7 @@ class StopRule:
     tokens: frozenset[int]
     strings: tuple[str, ...] = ()
     detokenizer: TokenDecoder | None = None
-    """Needed for `strings`."""
+    """Decoder of the output, needed for `strings`."""
 
     def check(self, output: list[int]) -> Finish | None:
         """Whether `output`, whose last token is new, is complete."""
@@ -76,7 +76,7 @@ class Sequence:
 
     @property
     def max_tokens(self) -> int:
-        """As long as it can become."""
+        """The largest length that the sequence can reach."""
         return len(self.prompt) + self.stop.max_new_tokens
 
     @property

@@ -103,7 +103,7 @@ class Worker:
         self._received = Received()
 
     def run(self) -> None:
-        """Until the main process closes the channel."""
+        """Serve until the main process closes the channel."""
         while True:
             is_idle = self._is_paused or not self._core.has_work
             first = self._channel.receive(timeout_s=HEARTBEAT_S) if is_idle else None
@@ -159,7 +159,8 @@ class Worker:
         request.reply(Path(request.payload).exists())
 
     def _receive_weights(self, request: Request) -> None:
-        """In the thread that also checks them: it may have to wait for a disk."""
+        """Write received weights in the thread that also checks them: the write may have to wait
+        for a disk."""
 
         def write() -> None:
             try:

@@ -28,7 +28,7 @@ InterruptMode = Literal["retract", "abort", "drain", "in_place"]
 """
 
 TransportName = Literal["disk", "tensor", "distributed"]
-"""How weights travel: files, shared memory of one host, or a process group."""
+"""The way by which weights travel: files, shared memory of one host, or a process group."""
 
 
 class ServerFailedError(EngineError):
@@ -43,13 +43,13 @@ class RequestRefusedError(EngineError):
 class Deadlines:
     connect_s: float = 5.0
     token_s: float = 300.0
-    """Between two tokens of a request, queueing and a swap of weights included."""
+    """Seconds between two tokens of a request, queueing and a swap of weights included."""
     control_s: float = 20.0
-    """Of a small control call: pause, continue, version, model information."""
+    """Seconds of a small control call: pause, continue, version, model information."""
     weights_s: float = 300.0
-    """Of a call that moves weights."""
+    """Seconds of a call that moves weights."""
     probe_s: float = 10.0
-    """Of the one-token request that shows an idle server to be alive."""
+    """Seconds of the one-token request that shows an idle server to be alive."""
     busy_probe_s: float = 60.0
     """The same where requests run: a long prefill lets nothing else through."""
 
@@ -72,12 +72,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """How servers name and shape the parameters of a checkpoint; sent to the weight sender."""
+    """The names and shapes that servers give to the parameters of a checkpoint; sent to the weight
+    sender."""
 
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Parameters that a server keeps as one: by its name, the parts in the order of concatenation."""
     vocabulary_multiple: int = 1
-    """Embeddings are padded with rows of zeros to a multiple of this."""
+    """Number to a multiple of which embeddings are padded with rows of zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,18 @@ class ServerInfo:
     """A server's own description, and its observed properties."""
 
     dtype: str = "auto"
-    """Of its weights: `float32`, `bfloat16` or `float16`."""
+    """Dtype of the weights: `float32`, `bfloat16` or `float16`."""
     max_context: int | None = None
-    """As it was started with; None: what the model was made for."""
+    """Context that the server was started with; None: the context that the model was made for."""
     num_kv_tokens: int = 0
     """Tokens its KV pool holds, where a longer request can never run; 0: not known."""
     num_ranks: int = 1
     """Processes that hold a part of the weights each."""
     has_grammar: bool = False
-    """It can constrain an answer to a JSON schema."""
+    """Whether the server can constrain an answer to a JSON schema."""
     hashes_bytes: bool = False
-    """Its checksums are the first 8 bytes of SHA-256 over each parameter, in hexadecimal. Others
-    are compared only with the same server's checksums before."""
+    """Whether checksums are the first 8 bytes of SHA-256 over each parameter, in hexadecimal. Other
+    checksums are compared only with the same server's checksums before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Attempt:
     """One server's part of a request."""
 
     request: GenerateRequest
-    """As the user sent it; the server is asked for what `sampled` leaves of `max_new_tokens`."""
+    """The request as the user sent it. The server is asked for the part of `max_new_tokens` that
+    `sampled` leaves."""
     sampled: Sequence[int]
     """Output tokens of earlier attempts: the prompt of this one ends with them."""
     request_id: str
@@ -113,7 +115,7 @@ class Attempt:
     version_of: Callable[[str], int]
     """The version of a label; raises `StaleWeightsError` for a label that this run never gave."""
     cache_key: str | None = None
-    """Set under `in_place`: keeps the prefix cache of these weights apart from that of others."""
+    """Key under `in_place` that keeps the prefix cache of these weights apart from that of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,13 @@ class Delta:
     versions: tuple[int, ...] = ()
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     finish_reason: FinishReason | None = None
-    """Of the last delta. `ABORT`: the server gave the request up after these tokens."""
+    """The reason of the end, in the last delta. `ABORT`: the server gave the request up after these
+    tokens."""
     stop_matched: str | int | None = None
     num_cached: int = 0
     num_stale_kv: int = 0
     message: str = ""
-    """Why the server aborted, in its words."""
+    """The reason why the server aborted, in the server's words."""
 
     def chunk(self, *, num_stale_kv: int = 0) -> GenerateChunk:
         return GenerateChunk(
@@ -163,11 +166,11 @@ class ServerClient(ABC):
     """
 
     kind: ClassVar[str] = "inference"
-    """For messages: "the SGLang server of ..."."""
+    """Kind of server, for messages: "the SGLang server of ..."."""
     capabilities: ClassVar[Capabilities] = Capabilities()
     layout: ClassVar[WeightLayout] = WeightLayout()
     reserved_tokens: ClassVar[int] = 0
-    """Of the context, which a server keeps to itself."""
+    """Tokens of the context that a server keeps to itself."""
 
     def __init__(self, address: str, *, deadlines: Deadlines | None = None) -> None:
         self.address = address.rstrip("/")
@@ -275,7 +278,7 @@ class ServerClient(ABC):
     # of a router
 
     async def workers(self) -> dict[str, str]:
-        """By address: the ids of the servers registered with this router."""
+        """Ids of the servers registered with this router, by address."""
         self._cannot("route requests")
 
     async def add_worker(self, address: str) -> None:

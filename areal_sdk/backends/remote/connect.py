@@ -55,7 +55,8 @@ async def connect(
 
 
 async def _wait_for_named(server: Server, *, timeout_s: float) -> None:
-    """Somebody else starts it, perhaps just now; who waits for it is told so at once."""
+    """Wait for a server that somebody else starts, perhaps just now. The log says at once that it
+    waits."""
     try:
         await server.client.probe()
     except EngineError as exc:
@@ -89,7 +90,8 @@ async def check_agreement(servers: Sequence[Server], canary: Canary, model: Path
 
 
 def _stop_tokens(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """Those that servers stop at: of the config, the generation config and the tokenizer."""
+    """The tokens at which servers stop: those of the config, the generation config and the
+    tokenizer."""
     found: set[int] = set()
     for source in (config, _read(directory / "generation_config.json") or {}):
         eos = source.get("eos_token_id")

@@ -98,7 +98,7 @@ class RemoteEngine(InferenceEngine):
         self._checking: asyncio.Future[list[None]] | None = None
         self._sampler: PoolSampler
         self._entrance: Entrance | None = None
-        """Where rollout nodes are told of the servers, if there are any."""
+        """The entrance at which rollout nodes are told of the servers; None without nodes."""
         self._tell_outage: Callable[[bool], None] = lambda is_away: None
         self._is_away = False
 
@@ -248,7 +248,7 @@ class RemoteEngine(InferenceEngine):
 
     @property
     def last_swaps(self) -> dict[str, SwapTimes]:
-        """By address: how long the last swap of each server took."""
+        """Durations of the last swap of each server, by address."""
         return dict(self._started().last_swaps)
 
     @cached_property

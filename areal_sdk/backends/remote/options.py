@@ -44,7 +44,7 @@ class RemoteSection(Section):
     """Maximum time from the start of a server to its first token. A large model on a slow disk takes minutes."""
 
     def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
-        """How a swap treats requests in flight; `engine.kv_on_update` counts too."""
+        """The treatment of requests in flight during a swap; `engine.kv_on_update` counts too."""
         return "in_place" if engine.kv_on_update == "keep" else self.interrupt
 
     def check(self, engine: EngineSection, *, kind: str, capabilities: Capabilities) -> None:
@@ -81,12 +81,12 @@ class RemoteSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """How long a remote engine waits and how often it tries. The defaults are the recommendation."""
+    """Waits and numbers of attempts of a remote engine. The defaults are the recommendation."""
 
     max_failovers: int = 4
-    """Servers one request may lose before it ends in an `EngineError`."""
+    """Number of servers that one request may lose before it ends in an `EngineError`."""
     drain_timeout_s: float = 600.0
     connect_timeout_s: float = 60.0
-    """For servers that run already."""
+    """Seconds to connect to servers that run already."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     supervision: SupervisionOptions = field(default_factory=SupervisionOptions)

@@ -21,7 +21,7 @@ LEAVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What another machine must know to start a server of an engine."""
+    """The facts that another machine needs to start a server of an engine."""
 
     model: Path
     make: str
@@ -30,11 +30,11 @@ class Recipe:
     reserves: Reservation
     threads: int = 1
     no_room: str = ""
-    """What to do where no machine has the resources."""
+    """The cure to name when no machine has the resources."""
     too_many: str = ""
-    """What to do where the machines have room for some of the servers only."""
+    """The cure to name when the machines have room for only some of the servers."""
     other_version: str = "install the same version on both"
-    """What to do where two machines have different software."""
+    """The cure to name when two machines have different software."""
 
 
 class PlacedServer(RunningServer):
@@ -51,7 +51,7 @@ class PlacedServer(RunningServer):
 
     @property
     def relay(self) -> str:
-        """Where its machine receives weights: `HOST:PORT`."""
+        """The address `HOST:PORT` at which the machine receives weights."""
         return str(self._child.hello["relay"])
 
     @property
@@ -89,7 +89,7 @@ class PlacedServer(RunningServer):
                 await self._child.kill()
 
     async def sees(self, files: Sequence[Path]) -> bool:
-        """Its machine has these very files, at the same paths."""
+        """Whether the machine has these very files, at the same paths."""
         facts = [identity(path) for path in files]
         if not all(facts):
             raise EngineError(f"the weights are not there any more: {', '.join(map(str, files))}")
@@ -122,7 +122,7 @@ class PlacedServers(ServerStarter):
         self._recipe = recipe
         self._token = secrets.token_urlsafe(24)
         self._software: Mapping[str, str] = {}
-        """Of the first server's machine."""
+        """Versions of the software on the first server's machine."""
 
     async def start_all(self) -> Sequence[PlacedServer]:
         await self._check_room()

@@ -13,10 +13,11 @@ from areal_sdk.backends.remote.processes import RunningServer
 from areal_sdk.errors import EngineError
 
 MAX_SESSIONS = 65536
-"""Sessions whose server is remembered; forgetting one costs a prefill, nothing else."""
+"""Number of sessions whose server is remembered. To forget one costs a prefill, nothing else."""
 
 LOOK_EVERY_S = 5.0
-"""How often who waits for a server that is being started looks whether it is given up."""
+"""Seconds between two checks by a waiting request whether a server that is being started was
+given up."""
 
 MAX_IMBALANCE = 8
 """A session leaves its server when that has this many more requests than the least loaded."""
@@ -25,9 +26,10 @@ MAX_IMBALANCE = 8
 class State(StrEnum):
     READY = "ready"
     BEHIND = "behind"
-    """It answers, but serves other weights than the current ones: nothing is sent until it does."""
+    """The server answers, but serves other weights than the current ones. It gets no requests until
+    it serves these."""
     DRAINING = "draining"
-    """Its requests end there; new ones go elsewhere."""
+    """The server ends its running requests; new ones go elsewhere."""
     SUSPECT = "suspect"
     """A request met a fault there: nothing is sent until it has answered a probe."""
     DOWN = "down"
@@ -42,7 +44,7 @@ class Server:
         self.info: ServerInfo | None = None
         self.state = State.DOWN
         self.reason = "not connected yet"
-        """Why it is not ready."""
+        """The reason why the server is not ready."""
         self.version = -1
         """The version that the server confirmed last."""
         self.is_tainted = False
@@ -51,23 +53,25 @@ class Server:
         self.idle = asyncio.Event()
         self.idle.set()
         self.gate = asyncio.Event()
-        """Closed for as long as a swap of weights must not be met by a new request."""
+        """A gate that is closed while a swap of weights must not be met by a new request."""
         self.gate.set()
         self.swap_lock = asyncio.Lock()
         self.care = asyncio.Lock()
-        """Held while the supervisor checks or restarts it, and while its memory is lent."""
+        """A lock that is held while the supervisor checks or restarts the server, and while its
+        memory is lent."""
         self.is_lending = False
-        """Its memory is the trainer's, for now; `care` is then held by the engine."""
+        """Whether the trainer has the server's memory for now; the engine then holds `care`."""
         self.lent_as = ""
         """The label under which it gave its memory away; empty while it has it."""
         self.is_interrupting = False
         """The engine aborts its requests for a swap: an aborted stream is then no failure."""
         self.last_token_at = 0.0
-        """On the monotonic clock."""
+        """Time of the last token on the monotonic clock."""
         self.expected_by = 0.0
-        """Also: it is being started, and requests wait for it until then."""
+        """Time until which requests wait for a server that is being started; 0 for other
+        servers."""
         self.wake = asyncio.Event()
-        """Set to have the supervisor look at it now."""
+        """An event that has the supervisor look at the server now."""
 
     def __repr__(self) -> str:
         return f"<{self.address} {self.state} v{self.version} running={self.num_running}>"
@@ -94,12 +98,12 @@ class Pool:
         self._sessions: OrderedDict[str, Server] = OrderedDict()
         self._changed = asyncio.Condition()
         self.running = asyncio.Event()
-        """Cleared while the engine is paused by its owner: nothing is sent."""
+        """An event that is cleared while the engine is paused by its owner: nothing is sent."""
         self.running.set()
         self.entry: Server | None = None
-        """Where requests go instead: a router, which places them itself."""
+        """The server that takes all requests instead: a router, which places them itself."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when the state of a server has changed."""
+        """Function that is called when the state of a server has changed."""
         self._tie_break = random.Random(0)
 
     @property

@@ -18,7 +18,8 @@ from areal_sdk.errors import EngineError
 logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 5.0
-"""Somebody else may register a server, or the router may have been started again."""
+"""Seconds between two checks: somebody else may register a server, or the router may have been
+started again."""
 _REGISTERED_CHECK_S = 0.05
 
 
@@ -66,7 +67,7 @@ class Router(Server):
             await self._register(())
 
     async def _register(self, wanted: Collection[str]) -> None:
-        """Exactly the `wanted` addresses, confirmed."""
+        """Register exactly the `wanted` addresses, and confirm it."""
         deadline_s = self.client.deadlines.control_s
         ends_at = time.monotonic() + deadline_s
         registered = await self.client.workers()

@@ -37,14 +37,14 @@ class PoolSampler:
     reserved_tokens: int
     max_failovers: int
     wait_s: float
-    """How long a request waits while no server is ready."""
+    """Seconds that a request waits while no server is ready."""
     label: Callable[[int], str]
     """The label of a version."""
     version_of: Callable[[str], int]
     suspect: Callable[[Server, EngineError], Awaitable[None]]
     """A request met a fault at a server."""
     name: str = ""
-    """In the ids of requests, which several processes send."""
+    """Part of the ids of requests, since several processes send requests."""
     num_failovers: int = 0
     """Attempts that ended in a fault and were continued."""
     _request_ids: "itertools.count[int]" = field(default_factory=itertools.count)

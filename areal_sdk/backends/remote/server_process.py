@@ -34,7 +34,7 @@ class LocalServer:
 
     command: ServerCommand
     software: Mapping[str, str]
-    """By name: the version that is installed there. All servers of an engine must have the same."""
+    """Installed versions by name. All servers of an engine must have the same."""
 
 
 class MakeServer(Protocol):
@@ -76,7 +76,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 
 class _Beside:
-    """What stands beside the server."""
+    """The process beside the server."""
 
     def __init__(self, server: LocalServer, model: Path, relay: Relay, *, port: int) -> None:
         self.relay = relay

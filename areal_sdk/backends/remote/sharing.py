@@ -109,7 +109,7 @@ class RemoteEngineClient(EngineClient):
         self._session = open_session()
         self._sampler: PoolSampler | None = None
         self._following = asyncio.Lock()
-        """Held while states change, and never while a server is asked something."""
+        """A lock that is held while states change, and never while a server is asked something."""
         self._probes: dict[Server, asyncio.Task[None]] = {}
         self._interrupts = Chores()
         self._told: dict[str, State] = {}

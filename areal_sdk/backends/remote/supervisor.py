@@ -26,7 +26,7 @@ class SupervisionOptions:
     restart_hung_after_s: float = 60.0
     """A server that this engine started and that hangs for so long is killed and started again."""
     max_restarts: int = 5
-    """Of one server without its getting ready; then it is left down."""
+    """Restarts of one server that never gets ready in between; after them the server is left down."""
 
     @property
     def restarts(self) -> RestartPolicy:

@@ -66,7 +66,7 @@ class SGLangClient(HttpClient):
     ) -> None:
         super().__init__(address, session, deadlines=deadlines, api_key=api_key)
         self._is_incremental = True
-        """It streams deltas, not everything so far; known once inspected."""
+        """Whether the server streams deltas instead of everything so far; known once inspected."""
 
     # sampling
 
@@ -152,7 +152,7 @@ class SGLangClient(HttpClient):
         return await self._get("/server_info")
 
     async def loads(self) -> JSON:
-        """How busy the scheduler is."""
+        """The load of the scheduler."""
         answer = await self._get("/v1/loads")
         load: JSON = answer["loads"][0]
         return load
@@ -271,7 +271,7 @@ class SGLangClient(HttpClient):
     # of a router
 
     async def workers(self) -> dict[str, str]:
-        """By address: the ids of the servers registered with this router."""
+        """Ids of the servers registered with this router, by address."""
         listed = (await self._get("/workers"))["workers"]
         return {str(worker["url"]).rstrip("/"): str(worker["id"]) for worker in listed}
 

@@ -37,7 +37,7 @@ def placed_settings(own: SGLangSection, *, host: str) -> SGLangSection:
 
 
 def recipe_of(model: Path, section: EngineSection, own: SGLangSection) -> Recipe:
-    """How another machine starts a server."""
+    """The recipe by which another machine starts a server."""
     cpus_only = section.device == "cpu"
     tp = own.tp_size
     return Recipe(
@@ -63,7 +63,8 @@ def recipe_of(model: Path, section: EngineSection, own: SGLangSection) -> Recipe
 
 
 def make_server(args: Mapping[str, JSON], *, model: Path, host: str, port: int) -> LocalServer:
-    """On its machine: the server that the settings ask for, with the environment of this machine."""
+    """Make the server that the settings ask for, on its own machine and with that machine's
+    environment."""
     travelled: Mapping[str, Any] = args
     section = EngineSection.model_validate(travelled["engine"])
     own = SGLangSection.read(travelled["settings"])

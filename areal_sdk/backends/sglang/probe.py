@@ -19,7 +19,8 @@ _MAX_PROBE_ERROR = 0.02
 @dataclass(frozen=True, slots=True)
 class SGLangServerInfo(ServerInfo):
     is_incremental: bool = True
-    """It streams deltas, not everything so far (`--incremental-streaming-output`)."""
+    """Whether the server streams deltas instead of everything so far
+    (`--incremental-streaming-output`)."""
 
 
 class AskLogprobs(Protocol):

@@ -1,4 +1,4 @@
-"""How SGLang servers are started on this machine: command line and GPUs."""
+"""The start of SGLang servers on this machine: command line and GPUs."""
 
 import argparse
 from pathlib import Path

@@ -82,7 +82,7 @@ class EventReader:
     """Swaps do not retract (`in_place`): KV outlives the weights that made it."""
     _num_seen: int = 0
     _versions: list[int] = field(default_factory=list)
-    """Of what was handed out."""
+    """Versions of the tokens that were handed out."""
     _held: list[tuple[int, float, Mapping[int, float] | None]] = field(default_factory=list)
     _num_retractions: int = 0
     _is_holding: bool = False

@@ -30,7 +30,8 @@ OF_TABLES: Mapping[str, Mapping[str, JSON]] = {
     "critic.optimizer": {"lr": 1e-3},
     REJECTION: {"level": "token", "action": "mask", "upper": 5.0},
 }
-"""Of tables that the file has: without `actor.optimizer`, for example, AReaL trains nothing."""
+"""Defaults of tables that the file has: without `actor.optimizer`, for example, AReaL trains
+nothing."""
 
 LONGEST_ANSWER = 1024
 """`actor.max_new_tokens`, which the overlong penalty reads."""

@@ -243,7 +243,7 @@ class ObjectiveKeys:
 
 
 def _detail(name: str, value: JSON) -> KeyOutcome:
-    """Of a norm, apart from its levels."""
+    """The outcome of a norm's key that is not about levels."""
     known: Mapping[str, KeyOutcome] = {
         "std_unbiased": not_applicable(
             "deviations are biased: one factor where groups are equally large"

@@ -23,9 +23,9 @@ from areal_sdk.options import validate_options
 @dataclass(frozen=True, slots=True)
 class Translation:
     outcomes: Mapping[str, KeyOutcome]
-    """Of each key of the file, and of AReaL's defaults for keys that it lacks."""
+    """Outcome of each key of the file, and of AReaL's defaults for keys that the file lacks."""
     keys: Keys
-    """With these defaults."""
+    """Keys of the file, together with these defaults."""
     given: frozenset[str]
     """The keys of the file."""
     settings: Mapping[str, JSON]

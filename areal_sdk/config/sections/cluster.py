@@ -14,8 +14,8 @@ class ClusterSection(Section):
     address: str = "auto"
     """Address of the Ray cluster, `HOST:PORT`; `auto`: the cluster that this machine belongs to."""
     placement_timeout_s: Seconds = 120.0
-    """How long to wait for processors that other jobs of the cluster hold. What the cluster does not have at all is
-    an error at once."""
+    """Seconds to wait for processors that other jobs of the cluster hold. A lack of processors in
+    the whole cluster is an error at once."""
     listen_host: str = ""
     """Address of this machine to which processes elsewhere connect. Default: `127.0.0.1` under torchrun, this
     machine's address in the cluster under Ray."""

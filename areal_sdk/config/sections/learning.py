@@ -110,9 +110,9 @@ class TrainerSection(Section):
     ranks: Positive = 1
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
     min_ranks: Positive | None = None
-    """With `cluster.launcher = "ray"` and `run.restarts`: where the cluster has no room for all `ranks`, such as after the loss
-    of a machine, the run goes on with fewer, at least so many. At a checkpoint it takes more if there is room.
-    Default: `ranks`."""
+    """Fewest ranks with which a run may go on, with `cluster.launcher = "ray"` and `run.restarts`.
+    If the cluster has no room for all `ranks`, such as after the loss of a machine, the run goes on
+    with fewer. At a checkpoint it takes more if there is room. Default: `ranks`."""
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
     inside a machine and only gradients travel between machines; a rank then holds as many times more."""
@@ -120,9 +120,9 @@ class TrainerSection(Section):
     """Neighbouring ranks that compute each row of tokens together, a part of it each, where a sequence is too long
     for one (Ulysses). Divides `ranks`, and the numbers of heads of the model."""
     defer_gradient_sync: bool = True
-    """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
-    rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
-    whose gradient does not fit (`areal-sdk doctor train`)."""
+    """Sum gradients over several ranks once per optimiser step, not after each micro-batch. Each
+    rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off
+    for a model whose gradient does not fit (`areal-sdk doctor train`)."""
     device: Device = "auto"
     """`cpu` or `cuda`; `auto`: a GPU if torch finds one."""
     threads: Positive = 1
@@ -221,6 +221,6 @@ class FinetuneSection(Section):
     per_task: Positive | None = None
     """Maximum number of episodes of each task, those with the highest rewards; default: all."""
     beta: Annotated[float, Field(gt=0)] = 0.1
-    """For `dpo`: strength of the tie to the weights that the run began with."""
+    """Strength with which `dpo` ties the policy to the weights that the run began with."""
     length_normalised: bool = False
-    """For `dpo`: compare mean logprobs per token, so that a long answer does not weigh more."""
+    """Have `dpo` compare mean logprobs per token, so that a long answer does not weigh more."""

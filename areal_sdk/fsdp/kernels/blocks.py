@@ -25,7 +25,8 @@ class Block:
     """True where a query does not see a key: of `[own_start, stop)`, or with a window of `key_ranges`.
     None: each query sees, of these, those up to itself."""
     in_parts: bool = False
-    """Its own tokens and those above are too many for their scores to be kept at once."""
+    """Whether the block's own tokens and those above are too many for their scores to be kept at
+    once."""
 
     @property
     def num_above(self) -> int:
@@ -83,7 +84,8 @@ class RowBlocks:
 
     @cached_property
     def whole(self) -> Sequence[Block]:
-        """For kernels that keep no scores: long segments are not split, and what is above them is a part of its own."""
+        """The blocks for kernels that keep no scores: long segments are not split, and the tokens
+        above them are a part of their own."""
         blocks = attention_blocks(self._trees, block_tokens=self._block_tokens, splits=False)
         return [block.to(self._device) for block in blocks]
 
@@ -92,7 +94,8 @@ class RowBlocks:
         return attention_blocks(self._trees, block_tokens=self._block_tokens)
 
     def within(self, window: int | None) -> Sequence[Block]:
-        """With a `window` each token sees as many, itself the last, of its path; else all of it."""
+        """The blocks in which each token sees only the last `window` tokens of its path, itself
+        included; None: the whole path."""
         if window not in self._of_window:
             blocks = self._split if window is None else [b.within(window) for b in self._split]
             self._of_window[window] = [block.to(self._device) for block in blocks]
@@ -164,7 +167,7 @@ def _skip(ranges: Sequence[tuple[int, int]], count: int) -> tuple[tuple[int, int
 
 
 def _hidden(tree: Tree, root: int) -> Tensor:
-    """Who does not see whom in the subtree of segment `root`."""
+    """Mask of the keys that each query in the subtree of segment `root` does not see."""
     top = tree.segments[root]
     hidden = np.ones((top.subtree_stop - top.start,) * 2, dtype=bool)
     for segment in tree.segments[root:]:

@@ -123,7 +123,7 @@ def _backward(
 
 
 def _both_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
-    """Of queries that see keys twice: causally, and all of them."""
+    """Output and gradients of queries that see keys twice: causally, and all of them."""
     scaling = q.shape[-1] ** -0.5
     merged = merge([attend(q, k, v, is_causal=c, scaling=scaling) for c in (True, False)])
     parts = [pass_back(grad, q, k, v, merged, is_causal=c, scaling=scaling) for c in (True, False)]
@@ -131,7 +131,8 @@ def _both_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
 
 
 def _exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
-    """Without autograd: the first caller may be a layer whose saved tensors are counted (checkpointing)."""
+    """Output and gradients in float64, without autograd: the first caller may be a layer whose
+    saved tensors are counted (checkpointing)."""
     q, k, v, grad = (x.double() for x in (q, k, v, grad))
     keys, values, scaling = torch.cat([k, k], 1), torch.cat([v, v], 1), q.shape[-1] ** -0.5
     scores = torch.einsum("krqd,kcd->krqc", q, keys) * scaling

@@ -1,4 +1,4 @@
-"""How much the kernels of a step work on at once: what bounds their memory. Imports no torch."""
+"""The amount on which the kernels of a step work at once: it bounds their memory. Imports no torch."""
 
 CHUNK_BYTES = 2**28
 """Logits of a chunk of rows, in the type of the matrix product."""

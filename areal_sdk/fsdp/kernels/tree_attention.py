@@ -184,7 +184,7 @@ def _pass_back_in_parts(
     block: Block,
     scaling: float,
 ) -> None:
-    """As `_pass_back`, from the output and the logarithm over all parts."""
+    """Add gradients, as `_pass_back` does, from the output and the logarithm over all parts."""
     q_KRND, k_KND, v_KND = states
     dq, dk, dv = gradients
     queries, own = slice(block.start, block.stop), (block.own_start, block.stop)
@@ -211,7 +211,7 @@ def _pass_back_masked(
     hidden_QC: Tensor,
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `fused.pass_back`, with a mask."""
+    """The gradients, as of `fused.pass_back`, with a mask."""
     q_KRQD, k, v = states
     out, lse = (x.flatten(1, 2) for x in merged)
     q, grad = q_KRQD.flatten(1, 2), grad_KRQD.flatten(1, 2)
@@ -238,7 +238,8 @@ def _seen_scores(
 
 
 def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
-    """In float32: where keys have large biases, bfloat16 would round off what tells them apart."""
+    """Scores in float32. If keys have large biases, bfloat16 would round off the differences
+    between them."""
     if q_KQD.is_cuda and q_KQD.dtype is not torch.float32:
         return torch.bmm(q_KQD, k_KCD.transpose(1, 2), out_dtype=torch.float32).mul_(scaling)
     return torch.bmm(q_KQD.float() * scaling, k_KCD.float().transpose(1, 2))

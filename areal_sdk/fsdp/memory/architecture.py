@@ -33,7 +33,8 @@ class ModelShape:
     keeps_scores: bool = False
     """Some layers have a window, or a cap on their scores: these compute attention with scores that are kept for a while."""
     mixture: Mixture | None = None
-    """In every layer. A model that keeps some layers dense takes less than is computed here."""
+    """The experts of every layer. A model that keeps some layers dense takes less than is computed
+    here."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":

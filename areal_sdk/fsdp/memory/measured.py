@@ -13,9 +13,9 @@ class MeasuredBytes:
 
     peak: int
     left: int
-    """Still taken at the end."""
+    """Bytes that are still taken at the end."""
     largest: int
-    """Of one allocation."""
+    """Bytes of the largest allocation."""
 
 
 def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:

@@ -29,7 +29,7 @@ class Prediction:
     gathered: int
     """Weights in the type that they are computed in: of all layers on one rank, of few on several."""
     activations: int
-    """Kept for the backward pass, and those of the layer at work."""
+    """Bytes kept for the backward pass, and those of the layer at work."""
     logits: int
 
     @property
@@ -38,12 +38,12 @@ class Prediction:
 
     @property
     def lasting(self) -> int:
-        """Taken between steps too."""
+        """Bytes that are taken between steps too."""
         return self.parameters + self.moments
 
     @property
     def step(self) -> int:
-        """Taken in a step alone."""
+        """Bytes that are taken in a step alone."""
         return self.gradients + self.gathered + self.activations + self.logits
 
 
@@ -92,7 +92,7 @@ class _Step:
     model: ModelShape
     settings: TrainerSection
     num_tokens: int
-    """Of a rank's part of a micro-batch."""
+    """Tokens of a rank's part of a micro-batch."""
 
     @property
     def width(self) -> int:
@@ -101,7 +101,7 @@ class _Step:
 
     @property
     def ranks(self) -> int:
-        """Those that a copy of the model is split over."""
+        """The number of ranks over which a copy of the model is split."""
         return self.settings.ranks // self.settings.replicas
 
     @property
@@ -147,7 +147,7 @@ class _Step:
         return {"none": 0, "half": (layers + 1) // 2, "full": layers}[which]
 
     def kept(self) -> int:
-        """Kept from the forward pass of all layers, and of what is before and after them."""
+        """Bytes kept from the forward pass of all layers, and of what is before and after them."""
         m, n = self.model, self.num_tokens
         recomputed = self._num_recomputed
         inputs = recomputed * FLOAT * m.hidden * n
@@ -156,7 +156,7 @@ class _Step:
         return (m.layers - recomputed) * self.layer_activations() + inputs + angles + ends
 
     def layer_activations(self) -> int:
-        """Kept by one layer."""
+        """Bytes kept by one layer."""
         return self._attention_activations() + self._wide_activations()
 
     def _attention_activations(self) -> int:
@@ -178,8 +178,9 @@ class _Step:
         return (self._norm() + inputs * m.hidden + wide) * self.num_tokens
 
     def _expert_activations(self) -> int:
-        """Of a token: inputs and outputs of the experts that it chose, what is between them, the
-        probabilities of all, and places in two orders."""
+        """Bytes per token of the experts' activations: inputs and outputs of the experts that the
+        token chose, the values between them, the probabilities of all experts, and places in two
+        orders."""
         m, mixture = self.model, self.model.mixture
         if mixture is None:
             return 0
@@ -187,7 +188,7 @@ class _Step:
         return mixture.chosen * of_expert + FLOAT * mixture.num_experts
 
     def _norm(self) -> int:
-        """Of a token: what goes into a norm, its root, and what the norm's weight is multiplied with."""
+        """Bytes per token of a norm: its input, its root, and the factor of its weight."""
         return (FLOAT + self._normed(FLOAT)) * self.model.hidden + FLOAT
 
     def _normed(self, width: int) -> int:
@@ -195,7 +196,8 @@ class _Step:
         return 0 if self.settings.lora.rank else width
 
     def recomputed(self) -> int:
-        """Of the layer whose activations are computed again, beside those of the layers that keep theirs."""
+        """Bytes of the layer whose activations are computed again, beside those of the layers that
+        keep theirs."""
         which = self.settings.activation_checkpointing
         is_last_kept = which == "none" or (which == "half" and self.model.layers % 2 == 0)
         return 0 if is_last_kept else self.layer_activations()
@@ -222,8 +224,9 @@ class _Step:
         return ((4 * width + added) * m.queries + FLOAT * m.heads) * n + states
 
     def _expert_gradients(self) -> int:
-        """Where the output matrices have their gradient, before it is added: that, and the gradients of the
-        rows. Or where the two input matrices have it, when most of what the experts kept is free."""
+        """Bytes of the experts' gradients at the larger of two times. The output matrices have
+        their gradient, before it is added, and the rows have theirs. Or the two input matrices have
+        their gradient, when most of what the experts kept is free."""
         m, mixture, width = self.model, self.model.mixture, self.width
         if mixture is None:
             return 0

@@ -29,7 +29,7 @@ class ValueModel(nn.Module):
     """A transformers model without its output layer."""
 
     def __init__(self, policy: Policy) -> None:
-        """With the trunk of `policy`."""
+        """Take the trunk of `policy`."""
         super().__init__()
         self.trunk = policy.model.base_model
         self._sequence = policy.sequence

@@ -53,7 +53,7 @@ def warmed_up(settings: TrainerSection, *, step: int) -> float:
 @dataclass(frozen=True, slots=True)
 class Applied:
     grad_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     update: Update | None
     """None: nothing was updated."""
 

@@ -12,7 +12,8 @@ from areal_sdk.fsdp.collectives import Ranks
 def sequence_sums(
     batches: Sequence[Batch], values: Sequence[Tensor], *, count: int, ranks: Ranks
 ) -> list[float]:
-    """For each of `count` sequences the sum of the values of its terms, in float64. A collective.
+    """The sum of the values of each sequence's terms, for `count` sequences, in float64. A
+    collective.
 
     The batches of all ranks hold every sequence once, whole.
     """

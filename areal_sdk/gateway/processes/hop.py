@@ -146,7 +146,7 @@ class Answer:
 
     def __init__(self, *, is_head: bool = False) -> None:
         self.status = 0
-        """0 until the head is whole."""
+        """Status of the answer; 0 until the head is whole."""
         self.is_over = False
         self.closes = False
         """The connection ends with this answer."""
@@ -252,7 +252,7 @@ class _Link(asyncio.Protocol):
         await self._can_write.wait()
 
     async def read(self) -> bytes:
-        """What has come; empty at the end of the connection."""
+        """Wait for bytes and return all that have come; empty at the end of the connection."""
         if not self._received and self.is_open:
             self._news = self._loop.create_future()
             await self._news
@@ -283,10 +283,10 @@ class _Passed(web.StreamResponse):
         return self._keeps_alive
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Its head is sent."""
+        """Do nothing: the owner's head was sent already."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Its end is sent."""
+        """Do nothing: the owner's end was sent already."""
 
 
 def _whole(request: web.Request, body: bytes) -> bytes:

@@ -12,20 +12,21 @@ from areal_sdk.gateway.sessions.accounts import Usage
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Made by the main process for each of its gateway processes."""
+    """The membership of a gateway process, made by the main process for each."""
 
     place: Place
     directory: Path
-    """For the Unix sockets and the shared files of one server. Its path is short, as those of sockets must be."""
+    """Directory of the Unix sockets and the shared files of one server. Its path is short, because
+    the path of a socket must be."""
     secret: bytes
-    """Known to the processes of this server alone."""
+    """Secret that the processes of this server alone know."""
 
     def socket_of(self, number: int) -> Path:
-        """Where that process takes requests that other processes pass on."""
+        """The socket at which that process takes requests that other processes pass on."""
         return self.directory / f"{number}.sock"
 
     def door_of(self, number: int) -> Path:
-        """Where that process takes connections that other processes hand over."""
+        """The socket at which that process takes connections that other processes hand over."""
         return self.directory / f"{number}.door"
 
     def open_usage(self, *, num_accounts: int) -> UsageFile:

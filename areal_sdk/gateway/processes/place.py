@@ -1,4 +1,4 @@
-"""Which of several gateway processes owns a session. Every name of a session tells its owner."""
+"""The owner of a session among several gateway processes. Every name of a session tells its owner."""
 
 import re
 import secrets
@@ -29,7 +29,7 @@ class Place:
         self.size = size
         self._users = frozenset(users)
         self.mark = f"p{number}-" if size > 1 else ""
-        """What the names that this process makes up contain."""
+        """The text that marks every name that this process makes up; empty for a lone process."""
 
     @property
     def is_alone(self) -> bool:

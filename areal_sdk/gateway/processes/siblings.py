@@ -19,16 +19,17 @@ from areal_sdk.gateway.wire.http import ErrorBody, Handler, parse_body, read_bod
 
 
 class NamedBy(StrEnum):
-    """Where a request says which session it means."""
+    """The part of a request that says which session it means."""
 
     CALLER = "caller"
-    """Its key or its address. With a bare key it means none, and is answered where it arrives."""
+    """The caller's key or the address. A bare key names no session: the process at which the
+    request arrives answers it."""
     REPLY = "reply"
-    """As `CALLER`, and with a bare key the id of a reply in its body."""
+    """The caller as with `CALLER`, or, with a bare key, the id of a reply in the body."""
     PATH = "path"
-    """Its path has the session's id."""
+    """The session's id in the path."""
     BODY = "body"
-    """Its body has the id of a session or a group to open."""
+    """The id in the body of a session or a group to open."""
 
 
 class Guard(Protocol):
@@ -97,7 +98,7 @@ class Siblings:
         return is_second
 
     async def ask_all(self, path: str, *, key: str = "") -> list[Any]:
-        """What each of the others answers to a GET, as JSON; a 503 while one of them is gone."""
+        """The JSON answers of all other processes to a GET; a 503 while one of them is gone."""
         headers = f"Authorization: Bearer {key}\r\n" if key else ""
         asking = (hop.ask(path, headers=headers) for hop in self._hops.values())
         return [orjson.loads(body) for body in await asyncio.gather(*asking)]

@@ -1,4 +1,4 @@
-"""What all processes of a server together use of an account's quota, in shared memory."""
+"""The usage of each account's quota by all processes of a server together, in shared memory."""
 
 import fcntl
 import mmap
@@ -52,7 +52,7 @@ class UsageFile:
 
 
 class RowLock:
-    """Held while one row is used. Not reentrant."""
+    """A lock that is held while one row is used. Not reentrant."""
 
     def __init__(self, descriptor: int, account: int) -> None:
         self._descriptor = descriptor
@@ -102,7 +102,8 @@ class SharedUsage(Usage):
                 super().spend_tokens(count)
 
     def open_sessions(self, count: int) -> None:
-        """Counts them first and looks then, without the lock: processes that do so together see each other.
+        """Count the sessions first and look then, without the lock: processes that do so together
+        see each other. If there are too many, the process that has the lock decides.
 
         Where there are too many, the one that has the lock decides.
         """

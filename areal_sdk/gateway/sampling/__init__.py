@@ -1,1 +1,1 @@
-"""From one checked request to sampled tokens to a recorded turn."""
+"""The way of one checked request to sampled tokens and a recorded turn."""

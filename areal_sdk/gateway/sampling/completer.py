@@ -77,7 +77,7 @@ class Completer:
 
     @property
     def most_values(self) -> int:
-        """In the JSON of one request."""
+        """The largest number of values in the JSON of one request."""
         return most_values(self.max_context)
 
     async def complete(self, session: Session, request: ChatRequest) -> Turn:

@@ -48,7 +48,8 @@ class Deadline:
                 raise TimeoutError from None
 
     def wait(self) -> None:
-        """From here on it may fire; `TimeoutError` at once where the time is up already."""
+        """Let the deadline fire from now on. If the time is up already, raise `TimeoutError` at
+        once."""
         if self._is_over:
             raise TimeoutError
         self._is_waiting = True

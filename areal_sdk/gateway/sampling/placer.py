@@ -128,7 +128,8 @@ class PromptPlacer:
             )
 
     def _most_tokens(self, size: int, *, is_counted: bool = False) -> int | None:
-        """As many tokens of a large text are encoded before it is refused."""
+        """The number of tokens of a large text that are encoded before the text is refused; None
+        for a small text."""
         if is_small(size):
             return None
         return sys.maxsize if is_counted else self._max_context()
@@ -233,7 +234,7 @@ class PromptPlacer:
         return request.tools
 
     def _opening(self, session: Session, request: ChatRequest) -> str:
-        """How the answer begins when the client wrote that, or demands a tool call."""
+        """The beginning of the answer, if the client wrote one or demands a tool call; else empty."""
         if request.prefill:
             return request.prefill
         if request.tool_choice.use is not ToolUse.REQUIRED:
@@ -269,6 +270,6 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def _num_characters(message: Message) -> int:
-    """About as many as the message has, its calls included."""
+    """The number of characters in the message, its calls included; roughly."""
     rest = (value for name, value in message.items() if name != "content")
     return sum(map(len, _texts(message))) + sum(len(str(value)) for value in rest)

@@ -54,7 +54,7 @@ class StopFilter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """The number of characters at the end of `text` that are the beginning of `stop`."""
     longest = min(len(stop) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)
 
@@ -84,7 +84,7 @@ class Completed:
 
     turn: Turn
     index: int
-    """Of the turn, in its session."""
+    """Index of the turn in its session."""
     stop_matched: str | int | None
     num_cached: int
     num_reasoning: int
@@ -104,7 +104,8 @@ class Prepared:
     prompt: Prompt
     placement: Placement | None = None
     fork: ForkReason | None = None
-    """Known before sampling; otherwise the session's history tells when the turn is recorded."""
+    """Reason of a fork that is known before sampling. Otherwise the session's history tells it when
+    the turn is recorded."""
     parent: int | None = None
     new_messages: tuple[Message, ...] = ()
     opening: str = ""
@@ -180,7 +181,7 @@ class CompletionReader:
         self._reasoning: list[str] = []
         self._calls: list[Call] = []
         self.first_token_s = 0.0
-        """From the request to its first token; whoever reads the stream sets it."""
+        """Seconds from the request to its first token, set by the reader of the stream."""
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
@@ -372,7 +373,7 @@ def _shared_beginning(
 
 
 def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
-    """Why a prompt of token ids does not go on from the latest turn; None if it does."""
+    """The reason why a prompt of token ids does not go on from the latest turn; None if it does."""
     prompt = prepared.prompt.tokens
     if any(t.num_prompt == len(prompt) and t.prompt_tokens == prompt for t in turns):
         return ForkReason.RESAMPLED

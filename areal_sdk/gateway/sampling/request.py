@@ -42,7 +42,7 @@ class ChatRequest:
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
-    """Besides those that end an answer of the model anyway."""
+    """Tokens that end the answer, besides those that end every answer of the model."""
     num_choices: int = 1
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class ChatRequest:
     num_top_logprobs: int = 0
     json_schema: Mapping[str, Any] | None = None
     schema_field: str = "response_format"
-    """Where the client asked for `json_schema`."""
+    """The field of the request that asked for `json_schema`."""
     prefill: str = ""
-    """How the answer begins: the policy goes on from there."""
+    """The beginning of the answer, written by the client. The policy goes on from there."""
     drops_oldest: bool = False
     """Leave the oldest messages out where the context is too short for all of them."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
@@ -92,16 +92,18 @@ def cuts_of(messages: Sequence[Message]) -> list[Cut]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """Who decides how tokens are sampled.
+    """The rule that decides how tokens are sampled.
 
-    `override`: we do, because unmodified agents send temperature 0 and top-p and RL needs the
-    policy's own distribution. `respect`: the client does; what it samples otherwise is context only.
+    `override`: the run decides. Unmodified agents send temperature 0 and top-p, and RL needs the policy's
+    own distribution. `respect`: the client decides. Tokens that it samples in another way than the run's
+    are context only.
     """
 
     mode: Literal["override", "respect"] = "override"
     temperature: float = 1.0
     trains_side_calls: bool = True
-    """Off: turns such as a request for a title are context only (`side_calls` of the session)."""
+    """Whether turns such as a request for a title are trained; else they are context only
+    (`side_calls` of the session)."""
 
     @property
     def keeps_seeds(self) -> bool:
@@ -122,11 +124,13 @@ class SamplingPolicy:
 
 
 _LEAST_TEMPERATURE = 1e-5
-"""Below it a sample is the most likely token, and float32 overflows."""
+"""Lowest temperature to sample at. Below it a sample is the most likely token, and float32
+overflows."""
 _LEAST_TOP_P = 1e-6
-"""Less than the probability of the most likely of a million tokens, which is then the only choice."""
+"""Smallest top-p with a meaning. It is less than the probability of the most likely of a million
+tokens, which is then the only choice."""
 _MOST_TOP_K = 2**30
-"""More than the tokens of any model."""
+"""Largest top-k with a meaning: more than the tokens of any model."""
 
 
 def _computable(sampling: Sampling) -> Sampling:

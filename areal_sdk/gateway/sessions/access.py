@@ -1,4 +1,4 @@
-"""Who a request comes from, and which session it speaks in."""
+"""The caller of a request, and the session in which the request speaks."""
 
 import secrets
 from collections.abc import Iterator
@@ -76,7 +76,8 @@ class Access:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
 
     def judge(self, request: web.Request) -> Caller:
-        """As `caller`, and a session that is over may still be named while it waits for a reward."""
+        """The caller, as by `caller`. The request may also name a session that is over and waits
+        for a reward."""
         slug = request.match_info.get("slug")
         external = self._external.by_secret(key_of(request) if slug is None else slug)
         return Caller(external.session) if external is not None else self.caller(request)
@@ -112,7 +113,8 @@ class Access:
 
     @contextmanager
     def counting(self, request: web.Request) -> Iterator[Session]:
-        """As `reading`, for a request that costs what a prompt costs: it counts against the quota."""
+        """The session, as by `reading`, for a request that costs what a prompt costs: it counts
+        against the quota."""
         caller = self.caller(request)
         external = None if caller.session is None else self._external.get(caller.session.id)
         account = caller.account or (external.account if external is not None else None)

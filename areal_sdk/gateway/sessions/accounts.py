@@ -1,4 +1,4 @@
-"""Who may call, and how much of the server each of them may use."""
+"""The callers of a server, and the share of it that each of them may use."""
 
 import re
 import time
@@ -43,7 +43,8 @@ class Account:
             self._usage.end_request()
 
     def open_sessions(self, count: int = 1) -> None:
-        """So many sessions open that take turns; 429 where they would be too many."""
+        """Count `count` more sessions that take turns; raise a 429 if the quota does not allow
+        them."""
         self._usage.open_sessions(count)
 
     def close_session(self) -> None:
@@ -56,7 +57,7 @@ class Account:
 
 
 class Usage:
-    """What was used of a quota."""
+    """The part of a quota that is in use."""
 
     def __init__(self, quota: Quota, clock: Callable[[], float] = time.monotonic) -> None:
         self.quota = quota
@@ -115,7 +116,7 @@ class Allowance:
 
     @property
     def state(self) -> tuple[float, float]:
-        """What is left, and since when."""
+        """The amount that is left, and the time since when."""
         return self._left, self._at
 
     @state.setter

@@ -36,24 +36,24 @@ class Ending(StrEnum):
     CLIENT = "client"
     REWARD = "reward"
     REQUEST = "request"
-    """It was opened for one request, which is answered."""
+    """The session was opened for one request, which is answered."""
     IDLE = "idle"
     SHUTDOWN = "shutdown"
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalLimits:
-    """How long live sessions last, and what each may use."""
+    """Limits of live sessions: how long they last, and how much each may use."""
 
     idle_s: float | None = None
-    """Without a request for so long a session ends."""
+    """Seconds without a request after which a session ends."""
     reward_wait_s: float = _DEFAULTS.reward_wait_s
-    """After its end, how long a reward may still come."""
+    """Seconds after the end of a session in which a reward may still come."""
     session: SessionLimits = field(default_factory=SessionLimits)
     group_size: int | None = None
     """Required size of every group, on a server that learns from groups."""
     keeps_rewards: bool = True
-    """Off: nobody will ever learn from the sessions that callers name, or write them down."""
+    """Whether somebody may learn from the sessions that callers name, or write them down."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class ExternalSession:
     group_size: int = 1
     sibling: int = 0
     is_named: bool = False
-    """Its caller chose its name, and may not use it twice."""
+    """Whether the caller chose the name. A caller may not use a name twice."""
     began_at: float = 0.0
     used_at: float = 0.0
     num_running: int = 0
@@ -97,7 +97,7 @@ class ExternalSession:
 
     @property
     def is_open(self) -> bool:
-        """It takes turns."""
+        """Whether the session takes turns."""
         return self.ended is None
 
     @property
@@ -124,11 +124,12 @@ class ExternalSessions:
         self.limits = limits or ExternalLimits()
         self._observer: SessionObserver | None = None
         self._has_ended = False
-        """Its observer is told of sessions, and takes no rewards any more."""
+        """Whether learning has ended. The observer is then told of sessions, and takes no rewards."""
         self._by_id: dict[str, ExternalSession] = {}
         self._by_secret: Keyring[ExternalSession] = Keyring()
         self._by_reply: dict[str, tuple[ExternalSession, ...]] = {}
-        """Several where another provider gives several replies one id."""
+        """Sessions that gave each reply, by the id of the reply. Several if another provider gives
+        several replies one id."""
         self._running_now: set[ExternalSession] = set()
         self._waiting: dict[Account, OrderedDict[str, ExternalSession]] = {}
         """Sessions that ended and wait for a reward; the one that ended first comes first."""

@@ -34,9 +34,9 @@ class IncrementalBody:
 
     def __init__(self) -> None:
         self._start = 0
-        """Where its list of messages begins."""
+        """Position in the body where the list of messages begins."""
         self._end = 0
-        """Where it ends, before the bracket; 0 where nothing is known."""
+        """Position in the body where the list ends, before the bracket; 0 if nothing is known."""
         self._beginning = b""
         """Digest of its bytes up to there."""
         self._messages: list[Any] = []
@@ -87,7 +87,8 @@ class IncrementalBody:
 
 
 def _end_of_list(raw: bytes, position: int) -> int:
-    """Where the last item ends of the list that `position` is in; 0 where the list does not end."""
+    """The position where the last item ends of the list that `position` is in; 0 if the list does
+    not end."""
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(raw, position):
         character = raw[found.start()]

@@ -1,4 +1,4 @@
-"""How far the prompt of a request agrees with the turns of its session, token by token."""
+"""The agreement of a request's prompt with the turns of its session, token by token."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from areal_sdk.types import Turn
 
 
 def agreements(turns: Sequence[Turn], prompt: tuple[int, ...]) -> list[int]:
-    """For each turn, how many tokens at its start are those of `prompt`.
+    """The number of tokens for each turn, at its start, that are those of `prompt`.
 
     What turns share is compared once, so this costs little more than the prompt is long.
 

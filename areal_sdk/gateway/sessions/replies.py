@@ -40,7 +40,7 @@ class AbandonedReply:
     """A choice of a streamed reply whose client left after some of it had come."""
 
     digest: bytes
-    """Of its request."""
+    """Digest of the request."""
     num_retries: int
     """The attempts at that request before this one."""
     reply_id: str

@@ -33,11 +33,11 @@ class SessionStore:
         self._completer = completer
         self._claims = claims
         self.sampling = sampling
-        """Of sessions that are opened without a policy of their own."""
+        """The policy of sessions that are opened without one of their own."""
         self._replies = KeptReplies()
         self._by_id: dict[str, Session] = {}
         self._by_secret: Keyring[Session] = Keyring()
-        """By key and by slug: no key looks like a slug."""
+        """Sessions by key and by slug: no key looks like a slug."""
         self._closed: OrderedDict[bytes, None] = OrderedDict()
         """Digests of what named sessions that are over: late requests deserve a clear answer."""
 

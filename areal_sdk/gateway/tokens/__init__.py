@@ -1,1 +1,1 @@
-"""From a conversation to exact token ids, and back to text."""
+"""Conversations to exact token ids, and token ids back to text."""

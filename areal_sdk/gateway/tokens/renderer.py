@@ -50,7 +50,7 @@ class TemplateInput:
 class Prompt:
     tokens: tuple[int, ...]
     opens_reasoning: bool
-    """It ends inside `<think>`: the model begins by thinking."""
+    """Whether the prompt ends inside `<think>`: the model then begins by thinking."""
 
 
 class Renderer:

@@ -56,9 +56,9 @@ class TemplateTraits:
     """The content of a message that is only tool calls."""
     knows_developer: bool = False
     writes_calls: bool = False
-    """It renders `tool_calls` and tool results by itself."""
+    """Whether the template renders `tool_calls` and tool results by itself."""
     describes_tools: bool = False
-    """It tells the model which tools there are."""
+    """Whether the template tells the model which tools there are."""
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "TemplateTraits":

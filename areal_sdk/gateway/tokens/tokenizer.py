@@ -28,10 +28,11 @@ _ANCHOR = "\ufdd1"
 _BETWEEN_LETTERS = re.compile(r"(?<=\S)(?=\S)")
 
 _COMPOSED = 4
-"""More characters than NFC ever makes one of."""
+"""Number of characters that is more than NFC ever makes one of."""
 
 _CACHED_CHARACTERS = 2_000_000
-"""System prompts, tools and questions come again in every sibling: encode each of them once."""
+"""Characters of texts whose tokens are kept. System prompts, tools and questions come again in
+every sibling: each is encoded once."""
 
 
 class Tokenizer:
@@ -111,8 +112,8 @@ class Tokenizer:
         return "".join((*parts, text[position:]))
 
     def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-        """As `pattern.finditer(text)` for added tokens, a window at a time: a search in a text of
-        megabytes holds the interpreter, and with it the event loop."""
+        """The matches of `pattern.finditer(text)` for added tokens, found a window at a time. A
+        search in a text of megabytes holds the interpreter, and with it the event loop."""
         position = 0
         while position < len(text):
             window = min(position + LARGE, len(text))
@@ -305,7 +306,7 @@ def _after_anchor(tokenizer: HfTokenizer, text: str) -> list[int]:
 
 
 def _ids(tokenizer: HfTokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    """Of a small text at once, of a large one in `_ids_apart`."""
+    """Ids of a text: of a small one at once, of a large one by `_ids_apart`."""
     if len(text) > LARGE:
         return _ids_apart(tokenizer, text, add_special_tokens=add_special_tokens)
     ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
@@ -313,9 +314,10 @@ def _ids(tokenizer: HfTokenizer, text: str, *, add_special_tokens: bool = False)
 
 
 def _ids_apart(tokenizer: HfTokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    """Without the interpreter, which `encode` keeps for a millisecond a thousand characters.
+    """Ids of a large text, encoded without holding the interpreter.
 
-    And without the offsets, which nobody reads: half the time, and less memory.
+    `encode` would keep the interpreter for a millisecond per thousand characters. The offsets, which
+    nobody reads, are left out: that halves the time and saves memory.
     """
     (found,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     ids: list[int] = found.ids

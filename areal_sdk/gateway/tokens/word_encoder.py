@@ -34,7 +34,7 @@ _IN_ASCII = {
     r"\p{L}": "[A-Za-z]",
     r"\p{N}": "[0-9]",
 }
-"""In this order: what is left for the last two stands outside of brackets."""
+"""Rewrites of a pattern for ASCII text, in this order: the last two apply outside of brackets only."""
 
 _ASCII_OF_DIGITS_AND_GPT2 = (
     r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s+(?![^\s0-9])|\s+"
@@ -72,7 +72,8 @@ class WordEncoder:
 
 
 _WORD_BEGINS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
-"""With its space. Each pattern above ends a word before it, and no normalizer composes across it."""
+"""Beginning of a word, with its space. Each pattern above ends a word before it, and no normalizer
+composes across it."""
 
 
 def windows(text: str, size: int) -> list[str]:

@@ -1,11 +1,12 @@
-"""How each family of models writes tool calls."""
+"""The forms in which families of models write tool calls."""
 
 from areal_sdk.gateway.tool_calls.native import DEEPSEEK, GLM, HERMES, LLAMA, MISTRAL, QWEN_CODER
 from areal_sdk.gateway.tool_calls.parser import ToolFormat
 from areal_sdk.gateway.tool_calls.plain import PLAIN, weave, with_plain_tools, without_plain_tools
 
 FORMATS = {f.name: f for f in (GLM, QWEN_CODER, DEEPSEEK, MISTRAL, HERMES, LLAMA, PLAIN)}
-"""By name; where a chat template could speak several, the first whose words it holds."""
+"""Tool formats by name. If a chat template could speak several, the first whose words it holds
+counts."""
 
 
 def choose_format(template_source: str) -> ToolFormat:

@@ -39,7 +39,7 @@ class Parser(Protocol):
 
     @property
     def problems(self) -> list[str]:
-        """Why something that looked like a tool call was left as text."""
+        """Reasons why texts that looked like tool calls were left as text."""
         ...
 
     def feed(self, text: str) -> list[Event]: ...
@@ -51,7 +51,7 @@ class Parser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a family of models writes tool calls."""
+    """The form in which a family of models writes tool calls."""
 
     name: str
     parser: Callable[[Sequence[Tool]], Parser]
@@ -66,7 +66,7 @@ class ToolFormat:
 
 
 class PlainText:
-    """For requests without tools: everything is content."""
+    """The parser of requests without tools: everything is content."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -114,7 +114,8 @@ class TaggedCalls:
         self._content = Content()
         self._inside = False
         self._held = ""
-        """Inside a call its body so far; outside, text that may turn out to be a start tag."""
+        """Text that is held back. Inside a call, the body of the call so far; outside, text that
+        may turn out to be a start tag."""
 
     def feed(self, text: str) -> list[Event]:
         self._held += text
@@ -150,7 +151,7 @@ class TaggedCalls:
 
 
 def _length_of_partial(text: str, tag: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tag`."""
+    """The number of characters at the end of `text` that may be the beginning of `tag`."""
     longest = min(len(tag) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if tag.startswith(text[-n:])), 0)
 

@@ -135,4 +135,4 @@ _CLIENT_SIDE: dict[str, tuple[str, Schema]] = {
         ),
     ),
 }
-"""By the type without its date."""
+"""Description and parameters of each tool, by the tool's type without its date."""

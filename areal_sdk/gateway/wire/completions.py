@@ -24,7 +24,7 @@ from areal_sdk.gateway.wire.reply import event
 _DEFAULT_MAX_TOKENS = 16
 
 _MOST_CHOICES = 4096
-"""Of one request, all of its prompts together."""
+"""Largest number of choices of one request, all of its prompts together."""
 
 Prompt = str | tuple[int, ...]
 
@@ -134,7 +134,7 @@ class CompletionsReply:
         return event(error.openai_body())
 
     def _prompt_ids(self, choice: int) -> dict[str, Any]:
-        """Where vLLM has them: a request may have several prompts."""
+        """The ids of the choice's prompt, where vLLM puts them: a request may have several prompts."""
         if not self._return_token_ids:
             return {}
         return {"prompt_token_ids": self._choices[choice].prompt.tokens}

@@ -22,7 +22,8 @@ from areal_sdk.gateway.wire.http import parse_body, send_events
 from areal_sdk.gateway.wire.reply import ParseRequest, ReplyWriter
 
 _LARGE_BODY = 8 * LARGE
-"""Of what the loop itself reads, by `weight`. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""
+"""Largest `weight` of a body that the event loop itself reads. Reading takes less time than
+rendering and encoding, for which `Completer` uses threads."""
 
 
 class Endpoint:
@@ -153,7 +154,7 @@ class _RequestAttempt:
 
     session: Session
     digest: bytes
-    """Of the request: equal for all attempts at it."""
+    """Digest of the request, equal for all attempts at it."""
     num_retries: int
     """The attempts before this one."""
 
@@ -179,7 +180,7 @@ class _RequestAttempt:
 
 
 def _num_retries(request: web.Request) -> int:
-    """How often the SDK says that it sent this request before and saw no answer."""
+    """The number of times that the SDK says it sent this request before and saw no answer."""
     count = request.headers.get("x-stainless-retry-count", "")
     return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
 

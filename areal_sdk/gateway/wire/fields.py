@@ -168,11 +168,11 @@ def _check_range(name: str, value: float, least: float, most: float | None) -> N
 
 
 _LEAST_LOGPROB = -9999.0
-"""JSON has no minus infinity."""
+"""Lowest logprob to report: JSON has no minus infinity."""
 LARGEST_BIAS = 100.0
-"""As at OpenAI: it forces or forbids a token."""
+"""Largest bias, as at OpenAI: it forces or forbids a token."""
 MOST_BIASES = 1024
-"""Each is added to the logits at every token."""
+"""Largest number of biases: each is added to the logits at every token."""
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """OpenAI's names have up to 64 characters, Anthropic's and MCP's up to 128, MCP's with dots."""

@@ -14,7 +14,7 @@ from areal_sdk.gateway.wire.http import json_response
 class ServedModel:
     name: str
     since: int
-    """When serving began, in seconds."""
+    """Unix time in seconds at which serving began."""
     max_context: int
 
 
@@ -38,7 +38,7 @@ def get_model(request: web.Request, model: ServedModel) -> web.Response:
 
 
 def _speaks_anthropic(request: web.Request) -> bool:
-    """Its clients send this header with every request."""
+    """Whether an Anthropic client asks: such clients send this header with every request."""
     return "anthropic-version" in request.headers
 
 

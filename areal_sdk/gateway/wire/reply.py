@@ -33,7 +33,7 @@ class ReplyWriter(Protocol):
     def error_event(self, error: ApiError) -> bytes: ...
 
     def observe(self, choice: int, delta: Delta) -> None:
-        """Called instead of `events` when the reply does not stream."""
+        """Observe a delta; called instead of `events` when the reply does not stream."""
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]: ...
 

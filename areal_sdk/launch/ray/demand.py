@@ -23,7 +23,7 @@ class NodeRoom:
 
 
 def shortage(demands: Sequence[Demand], nodes: Sequence[NodeRoom]) -> str:
-    """Why the processes cannot be placed on `nodes`; empty if they can."""
+    """The reason why the processes cannot be placed on `nodes`; empty if they can."""
     if not nodes:
         return "the cluster has no node"
     for what, singular in (("gpus", "GPU"), ("cpus", "CPU")):
@@ -51,7 +51,7 @@ def _total(demands: Sequence[Demand]) -> str:
 
 
 def _each(demands: Sequence[Demand]) -> str:
-    """What one needs, where all need the same."""
+    """The need of one process, if all need the same."""
     alike = {(demand.gpus, demand.cpus) for demand in demands}
     return f" ({_total(demands[:1])} each)" if len(alike) == 1 else ""
 

@@ -23,19 +23,22 @@ from areal_sdk.process.network.ports import KeptPort
 
 LAST_BYTES = 2000
 IDLE_S = 600.0
-"""How long a host stays without a running process: the launcher starts one, and frees the host, long before."""
+"""Seconds that a host stays without a running process. The launcher starts one, and frees the host,
+long before."""
 
 
 class RayHost:
     """One process of a run. Ray calls the methods, several at a time."""
 
     _process: subprocess.Popen[bytes] | None = None
-    """Of the class too: Ray also makes an object without calling `__init__`, and deletes it."""
+    """The running process. The class has this attribute too, because Ray also makes an object
+    without calling `__init__`, and deletes it."""
 
     def __init__(self) -> None:
         self._log = Path()
         self._port = KeptPort()
-        """As long as this host lives: what it starts may listen there at any time."""
+        """A port kept as long as this host lives: the process that it starts may listen there at
+        any time."""
         watch = threading.Thread(
             target=self._end_alone, args=(os.getppid(),), name="end-alone", daemon=True
         )
@@ -68,7 +71,7 @@ class RayHost:
         return {"pid": self._process.pid, "log": str(self._log)}
 
     def wait(self) -> str:
-        """Until the process has ended: how it ended, and its last words."""
+        """Wait until the process has ended; return how it ended and its last words."""
         assert self._process is not None
         status = self._process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"exited with code {status}"
@@ -104,7 +107,8 @@ class RayHost:
 
 
 def minor_version() -> str:
-    """Of Python, without the patch level: what one 3.12 sends, every 3.12 reads."""
+    """The version of Python without the patch level: a message that one 3.12 sends, every 3.12
+    reads."""
     return ".".join(platform.python_version_tuple()[:2])
 
 

@@ -27,8 +27,8 @@ PLACER = "areal_sdk.launch.ray.placer:main"
 PLACER_START_S = 120.0
 ANSWER_S = 300.0
 WORKER_START_S = 300.0
-"""How long Ray may take to reserve room that is free, and then to start a Python process for each host: minutes,
-on a crowded machine."""
+"""Seconds that Ray may take to reserve room that is free, and then to start a Python process for
+each host: minutes, on a crowded machine."""
 SLACK_S = 30.0
 """The placer's error is the one that is raised."""
 CONNECT_S = 90.0
@@ -103,7 +103,8 @@ class RayLauncher:
         return True
 
     async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
-        """Why the cluster could never hold all of `specs` together, whoever uses it now; empty if it could."""
+        """The reason why the cluster could never hold all of `specs` together, whoever uses it now;
+        empty if it could."""
         missing: str = await self._ask("shortage", {"processes": _wanted(specs)})
         return missing
 
@@ -224,6 +225,6 @@ def with_ranks(
 
 
 def _joined_name(spec: ProcessSpec, job: str) -> str:
-    """Under which the process connects: another one with each job, so that an old process that comes back
-    after its node was cut off is not taken for its successor."""
+    """The name under which the process connects. It differs with each job, so that an old process
+    that comes back after its node was cut off is not taken for its successor."""
     return f"{spec.name}@{job}"

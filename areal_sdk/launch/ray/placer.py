@@ -28,9 +28,10 @@ from areal_sdk.process.network.handshake import split_address
 
 REACH_S = 10.0
 STARTED_S = 120.0
-"""How long a host that runs may take to start its process."""
+"""Seconds that a running host may take to start its process."""
 SHORTAGES = ("NO_RESOURCES", "INFEASIBLE")
-"""What Ray's scheduler says of a group that waits for room. Others wait for the scheduler, or for a node's answer."""
+"""States that Ray's scheduler gives to a group that waits for room. Groups in other states wait for
+the scheduler, or for a node's answer."""
 COMPARED = ("areal-sdk", "torch", "transformers", "numpy")
 """A node with other versions of these could compute something else, or not understand the run's frames."""
 
@@ -125,7 +126,8 @@ class Placer:
         self._jobs: dict[str, _Job] = {}
 
     def shortage(self, processes: Sequence[Mapping[str, JSON]]) -> str:
-        """Why the cluster could never hold all processes, whoever uses it now; empty if it could."""
+        """The reason why the cluster could never hold all processes, whoever uses it now; empty if
+        it could."""
         return shortage(demanded(processes, everywhere := rooms()), everywhere)
 
     def reserve(self, job: str, processes: Sequence[Mapping[str, JSON]], timeout_s: float) -> bool:

@@ -18,10 +18,11 @@ from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured
 
 REASONS = ("", "success", "verdicts", "reward", "order")
-"""What may decide between two measurements, from the first that is asked to the last."""
+"""Reasons that may decide between two measurements, from the first that is asked to the last."""
 
 MAX_UNJUDGED = 0.1
-"""Of two evaluations, one that judged so much less of its episodes does not win by its rewards."""
+"""Share of unjudged episodes that an evaluation may have beyond another's. With more it does not
+win by its rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Measured:
     reward: float | None
     """None: a run of an earlier version stored only the success."""
     from_version: int
-    """Of the weights that were measured: they may have changed under the evaluation."""
+    """Version of the weights that were measured: they may have changed under the evaluation."""
     to_version: int
     by: str = ""
-    """Why these are the best: their `success`; where that is another's too, or says nothing, their
-    `reward`; or that more of their episodes have `verdicts`; or the `order`, as all of these are equal. Empty for the
-    first."""
+    """The reason why these are the best: `success`; `reward`, if the success is equal or says
+    nothing; `verdicts`, if more of their episodes have one; `order`, if all of these are equal.
+    Empty for the first."""
     solved: float | None = None
     """Success over all episodes, those without a verdict included; None: as `success`."""
     judged: float = 1.0
@@ -96,9 +97,10 @@ class Measured:
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
-        """By success; the reward breaks a tie. Where both are equal, those of the later step win: they learnt more.
+        """Whether these are better by success; the reward breaks a tie.
 
-        What was measured otherwise cannot be compared: then the later measurement counts.
+        If both are equal, those of the later step win: they learnt more. Measurements of different kinds cannot
+        be compared: then the later one counts.
         """
         if other is None or not self.is_comparable_to(other):
             return True
@@ -137,7 +139,7 @@ class BestWeights:
     """The exported weights that a run keeps for its evaluations. Blocks while it moves directories."""
 
     def __init__(self, checkpoints: Path) -> None:
-        """Goes on from what is on disk, which may be newer than the latest checkpoint."""
+        """Go on from the weights on disk, which may be newer than the latest checkpoint."""
         self.waiting_dir = checkpoints / WAITING
         self._best_dir = checkpoints / BEST
         for kept in (self._best_dir, self.waiting_dir):
@@ -149,7 +151,7 @@ class BestWeights:
         """Weights that looked better than the best while they changed."""
 
     def candidate_dir(self, step: int) -> Path:
-        """Where to export the weights that an evaluation begins with."""
+        """The directory to which the weights are exported that an evaluation begins with."""
         return self._best_dir.with_name(_candidate(f"{step:06d}"))
 
     def offer(self, exported: Path, measured: Measured | None) -> None:
@@ -211,7 +213,7 @@ def _keep(exported: Path, kept: Path, measured: Measured) -> None:
 
 
 def _recover(kept: Path) -> None:
-    """After a kill between two renames."""
+    """Put the set-aside weights back after a kill between two renames."""
     old = _set_aside(kept)
     if old.exists() and not kept.exists():
         old.rename(kept)

@@ -22,7 +22,7 @@ from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.types import Episode, WeightUpdate
 
 Reports = Mapping[str, EvalReport]
-"""By split."""
+"""Reports by split."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Evaluator:
         await self._offer(directory, reports, step=waiting.step)
 
     def attach(self, background: asyncio.TaskGroup) -> None:
-        """Where evaluations during training run."""
+        """Run evaluations during training in `background`."""
         self._background = background
 
     async def maybe_begin(self, delivery: "asyncio.Task[None] | None" = None) -> None:
@@ -236,7 +236,7 @@ class Evaluator:
 
 
 def _success(reports: Reports) -> float | None:
-    """Of all episodes of the first split; None where nothing was scored."""
+    """The success over all episodes of the first split; None if nothing was scored."""
     first = next(iter(reports.values()), None)
     return first.solved if first is not None and first.num_scored else None
 

@@ -26,7 +26,7 @@ from areal_sdk.types import Message
 Row = TypeVar("Row", Conversation, Pair)
 
 Remarks = dict[str, list[str]]
-"""What is said of rows, and which rows those are."""
+"""Remarks on rows, each with the rows that it is about."""
 
 SYSTEM_READ = 'with a "system" column, which is the system message'
 SYSTEM_LOST = 'with a "system" column, which is left out: the chat template has no place for it'

@@ -27,9 +27,9 @@ class Given:
     settings: Mapping[str, Any] = field(default_factory=dict)
     agent: object | None = None
     tasks: Mapping[str, Iterable[Task]] = field(default_factory=dict)
-    """By split."""
+    """Tasks by split."""
     rewards: Mapping[str, RewardFn] = field(default_factory=dict)
-    """By name; `settings` have the weights."""
+    """Reward functions by name; `settings` have the weights."""
 
     @property
     def is_read_once(self) -> bool:

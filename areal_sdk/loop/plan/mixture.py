@@ -18,7 +18,7 @@ class Part:
     label: str
     weight: float
     ask: Callable[[], Iterable[Task]]
-    """Its tasks, once for each pass."""
+    """Function that gives the tasks of the part, once for each pass."""
     is_finite: bool
     is_named: bool = False
     """The settings give it a name, which reports use in place of the families of its tasks."""
@@ -58,7 +58,7 @@ def with_source(task: Task, label: str, *, is_named: bool = False) -> Task:
 
 
 def without_tasks(labels: Iterable[str], tasks: Iterable[Task]) -> Sequence[str]:
-    """Those of `labels` of whose parts none of `tasks` is."""
+    """The labels of parts from which none of `tasks` comes."""
     ids = [task.id for task in tasks]
     return [label for label in labels if not any(id.startswith(f"{label}/") for id in ids)]
 

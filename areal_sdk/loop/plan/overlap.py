@@ -85,7 +85,8 @@ def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins
 
 
 def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -> str:
-    """How many held-out tasks are training tasks, of how many; empty if none are."""
+    """The number of held-out tasks that are training tasks, and the number of all; empty if none
+    are."""
     num_shared, num_tasks = _num_shared(held_out.tasks, known, labels), len(held_out.tasks)
     if not num_shared:
         return ""
@@ -97,9 +98,9 @@ def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -
 def _num_shared(
     held_out: Sequence[Task], train: Sequence[Task], labels: Collection[str] = ()
 ) -> int:
-    """How many held-out tasks are among the training tasks, by their data.
+    """The number of held-out tasks that are among the training tasks, by their data.
 
-    Where the data of tasks do not tell them apart, their ids count as well.
+    If the data of tasks do not tell them apart, their ids count as well.
     """
     contents = {content_of(task, labels) for task in held_out}
     by_data = len(contents) == len(held_out) > 1

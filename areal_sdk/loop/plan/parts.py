@@ -148,7 +148,7 @@ class ChosenAlgorithm:
 
     preset: PresetSpec
     reads_reference: bool = False
-    """It compares with the weights that the run began with."""
+    """Whether the algorithm compares with the weights that the run began with."""
 
 
 def choose_algorithm(config: Config, plugins: Plugins) -> ChosenAlgorithm:

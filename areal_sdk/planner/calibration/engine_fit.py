@@ -1,7 +1,8 @@
-"""From the calls of recorded runs to the speed of their servers.
+"""The speed of servers, estimated from the calls of recorded runs.
 
 A call waits for a slot and its prefill, then takes a decoding step for each token. The first token
-parts both: what comes after it gives the decode curve, what comes before, where slots were free, prefill.
+divides a call in two. The part after it gives the decode curve. The part before it gives the speed of
+prefill, for calls that found a free slot.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from areal_sdk.planner.calibration.recorded import Floats, RecordedCall, Recorde
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed
 
 MAX_SLOTS_OF_A_SERVER = 256
-"""Assumed of servers whose settings do not say it."""
+"""Number of slots that is assumed of servers whose settings do not say it."""
 SLOT_SETTINGS = ("slots", "max_slots", "max_running_requests", "max_num_seqs")
 COMPUTES = 0.5
 """An engine process that uses more of a core than this while it has requests is limited by it."""
@@ -131,7 +132,8 @@ def _share_of_core(
     beside: float,
     prefill: float,
 ) -> tuple[float, float]:
-    """For an engine process on this machine: CPU seconds of a second of its work, and its cores.
+    """CPU seconds that an engine process on this machine uses in a second of its work, and its
+    number of cores.
 
     An engine that is limited by its core is slowed by others; its own work is its CPU time.
     """
@@ -160,7 +162,7 @@ def _slots(run: RecordedRun, notes: list[str]) -> int:
 
 
 def averaged_count(began: Floats, ended: Floats) -> Floats:
-    """For each interval, how many of all intervals are open, averaged over its time.
+    """The number of intervals that are open during each interval, averaged over its time.
 
     >>> averaged_count(np.array([0.0, 0.0]), np.array([2.0, 1.0])).tolist()
     [1.5, 2.0]
@@ -176,13 +178,14 @@ def averaged_count(began: Floats, ended: Floats) -> Floats:
 
 
 def count_at(began: Floats, ended: Floats, times: Floats) -> Floats:
-    """How many intervals are open at each time; one that begins then does not count."""
+    """The number of intervals that are open at each time. An interval that begins at that time does
+    not count."""
     started = np.searchsorted(np.sort(began), times, side="left")
     return (started - np.searchsorted(np.sort(ended), times, side="left")).astype(np.float64)
 
 
 def most_open(began: Floats, ended: Floats) -> int:
-    """How many intervals are open at the same time, at most.
+    """The largest number of intervals that are open at the same time.
 
     >>> most_open(np.array([0.0, 1.0, 2.0]), np.array([1.5, 2.0, 3.0]))
     2

@@ -1,4 +1,4 @@
-"""From recorded runs to the speeds of their parts."""
+"""The speeds of a run's parts, estimated from recorded runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class Calibration:
     """The assumptions about everything that the runs do not say."""
 
     predicted_step_s: float
-    """Of the first run, simulated as it was."""
+    """Seconds per step of the first run in the simulation, simulated as the run was."""
 
     @property
     def own_error(self) -> float:
@@ -41,7 +41,7 @@ class Calibration:
 
     @property
     def measured_step_s(self) -> float:
-        """Of the first run."""
+        """Seconds per step of the first run, as measured."""
         return self.runs[0].step_s
 
 
@@ -77,7 +77,7 @@ def calibrate(
 
 
 MOST_STEPS = 100
-"""Of the simulation of a recorded run: a longer one is steady long before."""
+"""Steps that are simulated of a recorded run. A longer simulation is steady long before."""
 
 
 def rules_of(config: Mapping[str, Any]) -> BookRules:

@@ -20,7 +20,8 @@ class BookRules:
     """The settings of `[rollout]` that decide what starts and what is trained."""
 
     gate: StalenessGate
-    """Its batch, staleness and episodes in flight count, and not those of `rollout`: plans try many."""
+    """Batch, staleness and episodes in flight. They count in place of those of `rollout`, because
+    plans try many."""
     rollout: RolloutSection
 
     @property
@@ -50,7 +51,7 @@ class SimulatedBatch:
 
 
 class SimulatedBooks:
-    """Which groups may start, and which a step trains."""
+    """The books of the simulation: which groups may start, and which a step trains."""
 
     def __init__(self, rules: BookRules, *, version: int = 0) -> None:
         self.rules = rules

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from areal_sdk.planner.simulation.setup import Setup
 
 WINDOW_S = 1.0
-"""Over which the load of the main process is averaged."""
+"""Seconds over which the load of the main process is averaged."""
 
 
 class SharedCores:
@@ -49,7 +49,7 @@ class SharedCores:
         )
 
     def main_wait_s(self, now: float) -> float:
-        """Until the main process has done its part of one more call: it is one thread."""
+        """Seconds until the main process, which is one thread, has done its part of one more call."""
         cost_s = self._machine.request_cpu_s
         self._decay(now)
         self._load += cost_s / WINDOW_S

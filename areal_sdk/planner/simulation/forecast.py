@@ -15,7 +15,7 @@ class StepRecord:
     """One step of the simulated run."""
 
     waited_s: float
-    """For its batch, held ones included."""
+    """Seconds that the step waited for its batch, held ones included."""
     num_sampled: int
     """Sampled tokens that it trains."""
     num_rows: float
@@ -25,10 +25,10 @@ class StepRecord:
     num_running: int
     """Episodes that ran when its batch was cut."""
     groups: tuple[int, ...]
-    """Those that it trains, by the order of their start."""
+    """The groups that the step trains, by the order of their start."""
     step_s: float = 0.0
     ended_at: float = 0.0
-    """When its weights were published."""
+    """Time at which the step's weights were published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Forecast:
     tokens_per_s: float
     """Sampled tokens that are trained."""
     trainer_s: float
-    """Of a step, the trainer's own part."""
+    """Seconds of a step that are the trainer's own part."""
     waited_s: float
-    """Of a step, the trainer's wait for its batch."""
+    """Seconds of a step in which the trainer waits for its batch."""
     staleness: Mapping[int, float]
     """Share of the trained episodes by the age of their oldest token, in versions."""
     trainer_idle: float

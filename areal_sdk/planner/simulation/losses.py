@@ -7,16 +7,17 @@ from areal_sdk.config import RunSection
 
 @dataclass(frozen=True, slots=True)
 class LossRates:
-    """How often parts of a run are lost, and how long they are away. 0: never."""
+    """Rates at which parts of a run are lost, and the time that they are away. 0: never."""
 
     engine_mtbf_s: float = 0.0
     """Mean time between losses of one server."""
     engine_restart_s: float = 300.0
-    """Until it serves the current weights again. Its requests go on elsewhere meanwhile."""
+    """Seconds until a lost server serves the current weights again. Its requests go on elsewhere
+    meanwhile."""
     trainer_mtbf_s: float = 0.0
     """Mean time between losses of any rank of the trainer. Each ends the step."""
     trainer_restart_s: float = 600.0
-    """Until the ranks have loaded the last checkpoint."""
+    """Seconds until the ranks have loaded the last checkpoint."""
     checkpoint_every: int = RunSection().checkpoint_every
     """Steps between checkpoints; those since the last are made again. 0: nothing is made again."""
 

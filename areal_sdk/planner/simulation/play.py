@@ -35,20 +35,20 @@ class Player:
         self.shape = shape
         self.began_at = began_at
         self.index = -1
-        """Of the turn it is in."""
+        """Index of the turn that the player is in."""
         self.turn: TurnShape = shape.turns[0] if shape.turns else TurnShape(0, 0, 0)
         self.num_context = 0
         self.num_new = 0
         self.num_left = 0
         """Tokens that the turn has still to sample."""
         self.ticket = 0
-        """Of its running request; 0: none."""
+        """Ticket of the running request; 0: none."""
         self.ends_at = 0.0
         """The clock of its server at which the turn ends."""
         self.server: SimulatedServer | None = None
-        """Where its request waits or runs."""
+        """The server at which the request waits or runs."""
         self.home: SimulatedServer | None = None
-        """Where its prefix is cached."""
+        """The server that has the prefix cached."""
         self.first_version: int | None = None
         self.last_version: int | None = None
         self.is_over = False
@@ -67,7 +67,7 @@ class Player:
         return turn
 
     def sampled_under(self, version: int) -> None:
-        """Its next tokens come from `version`."""
+        """Note that the next tokens come from `version`."""
         if self.first_version is None:
             self.first_version = version
             self.group.note_version(version)
@@ -81,11 +81,11 @@ class SimulatedGroup:
     order: int
     players: list[Player] = field(default_factory=list)
     members: list[Player] = field(default_factory=list)
-    """Those that ended with a reward."""
+    """Members that ended with a reward."""
     num_ended: int = 0
     is_given_up: bool = False
     is_idle: bool = False
-    """It teaches nothing."""
+    """Whether the group teaches nothing."""
     oldest: int | None = None
     """Version of the oldest token sampled so far."""
 

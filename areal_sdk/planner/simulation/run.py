@@ -62,7 +62,7 @@ class _Simulation:
     seed: int
     now: float = 0.0
     version: int = 0
-    """Published updates."""
+    """Number of published updates."""
     _generator: random.Random = field(init=False)
     _events: list[tuple[float, int, Callable[[Any], None], Any]] = field(default_factory=list)
     _numbers: Any = field(default_factory=count)
@@ -113,7 +113,7 @@ class _Simulation:
         heapq.heappush(self._events, (time, next(self._numbers), handle, subject))
 
     def _settle(self) -> None:
-        """After each event: who else may go on now?"""
+        """Let everything go on that may do so after an event."""
         if self._books.has_news:
             self._try_cut()
         self._admit()
@@ -137,7 +137,7 @@ class _Simulation:
                 self._go_on(player)
 
     def _go_on(self, player: Player) -> None:
-        """Its next turn, after what the agent does before."""
+        """Begin the player's next turn, after the time that the agent takes before it."""
         turn = player.next_turn()
         if turn is None:
             self._at(self.now + player.shape.after_s, self._end, player)
@@ -314,7 +314,7 @@ class _Simulation:
         self._begin_wait()
 
     def _deliver_drained(self) -> None:
-        """Once no server has requests to end, the weights go to all of them."""
+        """Send the weights to all servers, once no server has requests to end."""
         delivery = self._delivery
         drains = self.setup.drains and any(server.num_running for server in self._servers)
         if not delivery.is_sent and not drains:

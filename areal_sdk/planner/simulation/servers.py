@@ -53,7 +53,7 @@ class SimulatedServer:
         self.speed = speed
         self.version = 0
         self.pace = 1.0
-        """Below 1 while others take its cores."""
+        """Speed of the server, below 1 while others take its cores."""
         self.is_held = False
         """New weights come in, or the trainer has the device."""
         self.is_closed = False
@@ -62,7 +62,7 @@ class SimulatedServer:
         self.num_running = 0
         self.waiting: deque[Player] = deque()
         self.stamp = 0
-        """Counts the plans for its next end; an older plan is void."""
+        """Number of plans for the next end of a request; an older plan is void."""
         self.busy_s = 0.0
         self.slot_s = 0.0
         """Slots in use, integrated over time."""
@@ -98,7 +98,7 @@ class SimulatedServer:
         self._clock += (worked - prefilled) / self._step_s()
 
     def next_end(self) -> float:
-        """When the next request ends, if nothing changes before."""
+        """The time at which the next request ends, if nothing changes before."""
         if not self.is_computing:
             return math.inf
         ends = self._ends
@@ -132,7 +132,7 @@ class SimulatedServer:
         return ended
 
     def cancel(self, player: Player) -> None:
-        """Nobody wants the request any more."""
+        """Cancel the request: nobody wants it any more."""
         if player.ticket:
             self._release(player)
             self._admit()
@@ -241,7 +241,7 @@ class ServerPool:
         self._by_load: dict[int, OrderedDict[int, None]] = {0: places}
         self._load_of = [0] * len(servers)
         self._least = 0
-        """No server has less."""
+        """Lower bound of all loads: no server has less."""
 
     def choose(self, home: SimulatedServer | None) -> SimulatedServer | None:
         """None while no server is up."""
@@ -255,7 +255,7 @@ class ServerPool:
         return least
 
     def note(self, server: SimulatedServer) -> None:
-        """Its load changed."""
+        """Note that the load of a server changed."""
         index, load = server.index, server.load
         before = self._load_of[index]
         if before == load:

@@ -19,7 +19,7 @@ class Setup:
     trainer: TrainerSpeed
     num_engines: int = 1
     machine: Machine | None = None
-    """Where all parts share the cores of one machine."""
+    """The machine whose cores all parts share; None if they share none."""
     is_colocated: bool = False
     """Engines and trainer share their devices: while a step is trained nothing is sampled."""
     losses: LossRates | None = None

@@ -15,7 +15,7 @@ TOKEN_VARIABLE = "AREAL_SDK_TOKEN"
 
 
 HANDSHAKE_S = 10.0
-"""How long a process that connects may take to prove that it knows the token."""
+"""Seconds that a connecting process may take to prove that it knows the token."""
 
 
 def new_nonce() -> str:

@@ -68,7 +68,8 @@ class RemoteProcess:
         self._starter = starter
 
     def signal(self, number: int) -> None:
-        """Without a starter do nothing: the process ends itself when its connection is closed."""
+        """Have the starter send the signal. A process without a starter ends itself when its
+        connection is closed."""
         if self._starter is not None:
             self._starter.signal(number)
 

@@ -8,7 +8,7 @@ from areal_sdk.errors import ChildDiedError, ProcessError
 from areal_sdk.process.pools.chores import Chores
 
 TELL_WITHIN_S = 5.0
-"""How long news wait for workers that do not say that they have heard them."""
+"""Seconds that news wait for workers that do not confirm them."""
 TELL_AGAIN_S = 2.0
 """Pause before a worker that refused news is told them again."""
 
@@ -57,7 +57,7 @@ class News(Generic[Worker, Latest]):
 
     @property
     def number(self) -> int:
-        """Of the latest news. A worker that is made now knows the news of this number."""
+        """The number of the latest news. A worker that is made now knows these news."""
         return self._number
 
     async def tell(self, workers: Iterable[Worker], latest: Latest) -> None:

@@ -53,7 +53,7 @@ class Places(Generic[Worker]):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the worker of a place did not start; None if none failed."""
+        """The error with which the worker of a place did not start; None if none failed."""
         tasks = (task for task in self._tasks if task.done() and not task.cancelled())
         return next((error for task in tasks if (error := task.exception()) is not None), None)
 
@@ -73,9 +73,9 @@ class Places(Generic[Worker]):
         return await asyncio.shield(self._tasks[index])
 
     async def some(self) -> list[Worker]:
-        """At least one worker. If all are lost, waits for the first replacement that starts.
+        """Return at least one worker. If all are lost, wait for the first replacement that starts.
 
-        Raises why a replacement did not start. Empty if the places were closed meanwhile.
+        Raises the error with which a replacement did not start. Empty if the places were closed meanwhile.
         """
         self.fill(retry=True)
         while self._tasks and not self.workers:
@@ -117,12 +117,12 @@ def _did_not_start(task: asyncio.Task[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """At most `max_restarts` within `window_s`, each after a longer pause."""
+    """The limit of restarts: at most `max_restarts` within `window_s`, each after a longer pause."""
 
     max_restarts: int = 3
-    """0: the first death ends the run."""
+    """Number of restarts within `window_s`. 0: the first death ends the run."""
     window_s: float = 600.0
-    """Infinite: all since `Restarts.forget` count."""
+    """Seconds over which restarts count. Infinite: all since `Restarts.forget` count."""
     first_pause_s: float = 0.5
     max_pause_s: float = 30.0
 
@@ -141,7 +141,7 @@ class Restarts:
         self._recent: deque[float] = deque()
 
     def pause_after(self, death: str, *, log_path: Path | None, now: float | None = None) -> float:
-        """How long to wait before the next start; `ChildDiedError` when there were too many deaths."""
+        """Seconds to wait before the next start; `ChildDiedError` when there were too many deaths."""
         policy = self.policy
         now = time.monotonic() if now is None else now
         while self._recent and now - self._recent[0] > policy.window_s:

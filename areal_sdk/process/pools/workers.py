@@ -70,7 +70,7 @@ class WorkerPool:
         )
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._chores = Chores()
-        """They return workers to the queue."""
+        """Background tasks that return workers to the queue."""
         self._abandoned: set[Child] = set()
         """Workers that still run a cancelled call."""
         self._is_closed = False

@@ -26,11 +26,11 @@ from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
 from areal_sdk.process.threads import in_thread
 
 MAX_KEPT_BYTES = 256 * 1024
-"""Of each stream its end is kept."""
+"""Bytes that are kept of each stream: its end."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """A program that writes more is killed: reading it would hold up everything else."""
 STOP_GRACE_S = 1.0
-"""From SIGTERM to SIGKILL, for a program that is stopped early."""
+"""Seconds from SIGTERM to SIGKILL, for a program that is stopped early."""
 LAST_WORDS_S = 0.5
 """Time to read on after the end: what a program wrote may still be in the pipe."""
 
@@ -44,17 +44,17 @@ end_family(sys.argv[2])
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """How a program ended, and the end of what it wrote."""
+    """The end of a program: its exit status, and the end of what it wrote."""
 
     code: int | None
-    """Its exit code; None if a signal ended it."""
+    """Exit code of the program; None if a signal ended it."""
     signal: int | None
     stdout: str
     stderr: str
     seconds: float
     wrote_too_much: bool = False
     limit: str = ""
-    """In words, the limit that ended it in a sandbox."""
+    """The limit that ended the program in a sandbox, in words."""
 
     def __str__(self) -> str:
         if self.limit:

@@ -66,7 +66,7 @@ def agent_name(agent: object) -> str:
 
 
 def agent_title(name: str) -> str:
-    """How errors name an agent; a function is often called `agent`.
+    """The words with which errors name an agent; a function is often called `agent`.
 
     >>> agent_title("Calculator"), agent_title("agent")
     ('agent Calculator', 'agent')

@@ -17,7 +17,7 @@ from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
 _CALLS_USER_CODE = True  # read by areal_sdk.blame
 
 _NO_LIMIT = 10**6
-"""AReaL writes 1e8 for a `top_k` that leaves nothing out."""
+"""Number from which a `top_k` leaves nothing out: AReaL writes 1e8."""
 
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "n_samples": (1,),
@@ -120,7 +120,8 @@ class SessionEngine:
         )
 
     def answered(self, turns: Sequence[Turn]) -> Mapping[int, int]:
-        """By `id` of a response, the index of its turn in `turns`, which are all of the episode."""
+        """Index in `turns` of each response's turn, by the response's `id`; `turns` are all of the
+        episode."""
         places = recorded_indices([turn for _, turn in self._sampled], turns)
         return {
             id(response): place for (response, _), place in zip(self._sampled, places, strict=True)
@@ -157,7 +158,7 @@ def _max_new_tokens(config: Any, *, num_prompt: int) -> int | None:
 
 
 def _stop_tokens(config: Any) -> tuple[int, ...]:
-    """Without None, which stands for the missing padding token of a tokenizer."""
+    """The stop tokens without None, which stands for the missing padding token of a tokenizer."""
     asked = getattr(config, "stop_token_ids", None) or ()
     return tuple(sorted(int(token) for token in asked if token is not None))
 

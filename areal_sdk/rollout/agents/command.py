@@ -2,8 +2,8 @@
 
 The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the
 variables that the clients of OpenAI and Anthropic read. The verdict is the last line of the command's
-output that is a JSON object with a `reward`. The command may also post a reward (`POST /v1/reward`), or
-leave the verdict to reward functions.
+output that is a JSON object with a `reward`. The command may also post a reward (`POST /v1/reward`). Where
+reward functions are configured, they alone judge.
 
 A warm command keeps running. It gets one line for each episode: the task with addresses and keys. It
 answers with a line that names the episode.
@@ -44,22 +44,23 @@ logger = logging.getLogger(__name__)
 TASK_VARIABLE = "AREAL_SDK_TASK"
 """Names the file with the task, for commands that do not read stdin."""
 WARM_VARIABLE = "AREAL_SDK_WARM"
-"""Set for a command that is kept."""
+"""Variable that is set for a command that is kept."""
 LOG = "agent.log"
 
 _NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
 _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-"""By these the kernel (out of memory) or a person ends a process: no code is to blame."""
+"""Signals by which the kernel (out of memory) or a person ends a process: no code is to blame."""
 _SHELL_SIGNALS = 128
 """A shell, and what runs containers, adds it to the number of a signal."""
 _INTERPRETERS = {"python", "node", "deno", "bun", "bash", "sh", "zsh", "ruby", "perl", "lua"}
 _NO_FILE = {"-c", "-m", "-e", "--eval"}
-"""After these options an interpreter runs no file."""
+"""Options after which an interpreter runs no file."""
 _SCRIPTS = {".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl", ".lua"}
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """The machine has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
-"""Of each stream of an episode; of one that failed, everything that was kept."""
+"""Characters that are logged of each stream of an episode; of a failed episode, everything that was
+kept."""
 _QUOTED_CHARACTERS = 500
 _LINE_END = re.compile(r"[\r\n]+")
 """`str.splitlines` also splits at U+2028 and its like, which JSON may hold as they are."""
@@ -125,7 +126,7 @@ class CommandAgent(Agent):
 
     @property
     def output_hint(self) -> str:
-        """Where to look for what it wrote; empty where nothing is kept."""
+        """Advice where to look for the command's output; empty if none is kept."""
         return f"; its output: {self._log}" if self._log else ""
 
     async def run(self, task: Task, context: EpisodeContext) -> Outcome | None:
@@ -238,7 +239,8 @@ class CommandAgent(Agent):
 
 
 def silence(agent: AgentLike, why: str) -> str:
-    """What an agent did that gave no verdict, `why` nobody else gave one, and how the agent does."""
+    """The error text for an agent that gave no verdict, with `why` nobody else gave one, and the
+    way to give one."""
     if isinstance(agent, CommandAgent):
         return (
             f'command {agent.name!r} printed no verdict and {why}: print a line {{"reward": 0.5}}'
@@ -313,7 +315,7 @@ def _order(task: Task, context: EpisodeContext) -> Mapping[str, object]:
 
 
 def _addresses(context: EpisodeContext) -> Mapping[str, str]:
-    """How a warm command finds the session of the episode."""
+    """The addresses and the key by which a warm command finds the session of the episode."""
     return {
         "openai_base_url": context.base_url,
         "anthropic_base_url": context.base_url.removesuffix("/v1"),
@@ -322,7 +324,7 @@ def _addresses(context: EpisodeContext) -> Mapping[str, str]:
 
 
 def _environment(context: EpisodeContext, base_url: str) -> dict[str, str]:
-    """How the clients of OpenAI and Anthropic find the session of the episode."""
+    """The variables by which the clients of OpenAI and Anthropic find the session of the episode."""
     env = {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": context.api_key,

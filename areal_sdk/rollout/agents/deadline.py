@@ -11,7 +11,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 2.0
-"""How long cancelled user code may take to clean up before it is left behind."""
+"""Seconds that cancelled user code may take to clean up before it is left behind."""
 
 INTERRUPTED = "Ctrl-C"
 """The message of the `CancelledError` that Ctrl-C throws into user code: its caller is cancelled next."""

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
 STOP_MARGIN_S = 10.0
-"""Added to the longest time in which a worker notices that an episode was cancelled."""
+"""Seconds added to the longest time in which a worker notices that an episode was cancelled."""
 
 
 class AgentPool(RolloutWorkflow):

@@ -50,7 +50,7 @@ FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Postmortem:
-    """Why a worker died, and which of its episodes caused it."""
+    """The cause of a worker's death, and the episode that is to blame."""
 
     culprit: int | None
     """Number of that episode; None if it is unknown, or no episode caused it."""
@@ -67,7 +67,7 @@ class AgentProcess:
         self.aboard: set[int] = set()
         """Numbers of the episodes that play in it."""
         self.is_retired = False
-        """It gets no new episodes, and ends with its last one."""
+        """Whether the worker gets no new episodes, and ends with its last one."""
         self._child = child
         self._holder = holder
         self._agent = spec.name
@@ -220,7 +220,8 @@ class AgentProcess:
         return InfrastructureError(self._postmortem.for_others)
 
     def _examine(self, death: ChildDiedError) -> Postmortem:
-        """Whose code ran when it died. One aboard needs no holder."""
+        """Find the episode whose code ran when the worker died. A lone episode aboard needs no
+        holder."""
         end = self._child.exited.result()
         number, _ = self._holder.read()
         culprit: int | None = number or None
@@ -240,7 +241,7 @@ class AgentProcess:
 
 
 def _age_s(step: Step) -> float:
-    """How long the step has taken so far; 0 if no step runs."""
+    """Seconds that the step has taken so far; 0 if no step runs."""
     number, since = step
     return time.monotonic() - since if number and since else 0.0
 

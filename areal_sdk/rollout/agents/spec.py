@@ -1,4 +1,4 @@
-"""Where an agent is defined and its options, so that any process can make it."""
+"""The place where an agent is defined, and its options: enough for any process to make the agent."""
 
 import functools
 import inspect
@@ -21,7 +21,8 @@ NUM_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """Where an agent (or an environment to play) is defined, and its options. Travels as JSON."""
+    """The place where an agent (or an environment to play) is defined, and its options. Travels as
+    JSON."""
 
     name: str
     reference: str

@@ -197,7 +197,7 @@ class AgentWorker:
         request.reply({"is_gone": task.done() and not self._leaves_threads})
 
     def _say_blocked(self, blockage: Blockage) -> None:
-        """Called in the watchdog's thread while the loop is blocked."""
+        """Say that the loop is blocked. The watchdog's thread calls this meanwhile."""
         number, _ = self._holder.read()
         _, request = self._playing.get(number, (None, None))
         if request is not None and not blockage.is_reminder:

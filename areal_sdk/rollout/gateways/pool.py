@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 SILENT_S = 60.0
 """A process whose event loop reports nothing for so long is killed, and replaced."""
 ANSWER_WITHIN_S = 5.0
-"""How long a process may take to hear that what it asked for is done."""
+"""Seconds that a process may take to hear that its request was carried out."""
 WATCH_VERSION_S = 0.1
 END_WITHIN_S = 10.0
-"""How long a process may take to tell of its sessions when the server ends."""
+"""Seconds that a process may take to tell of its sessions when the server ends."""
 
 
 class RemoteObserver(Protocol):
@@ -50,7 +50,7 @@ class GatewayProcess:
         self.child = child
         self.sessions: dict[int, GatewaySession] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why it serves no more."""
+        """The reason why the pool serves no more."""
         self._take = take
         self._chores = Chores()
         self._chores.begin(self._read(), name=f"reports of {child.name}")

@@ -23,12 +23,12 @@ from areal_sdk.process.pools.chores import Chores
 from areal_sdk.types import WeightUpdate
 
 REPORT_AFTER_S = 0.05
-"""What happens within this time is reported together."""
+"""Seconds over which events are collected and then reported together."""
 BEAT_S = 0.25
-"""Ages of open sessions are reported so often."""
+"""Seconds between two reports of the ages of open sessions."""
 NEWS = "news of the engine"
 ANSWER_S = 600.0
-"""How long the main process may take to do what it is asked."""
+"""Seconds that the main process may take for a request."""
 
 Pack = Callable[[ExternalSession], Sequence[Buffer]]
 """The buffers by which the main process gets a finished session."""
@@ -45,7 +45,7 @@ class GatewayServer:
         self._numbers = itertools.count(1)
         self._open: dict[str, tuple[int, ExternalSession]] = {}
         self._ages: dict[int, int | None] = {}
-        """Of open sessions, as they were reported."""
+        """Versions of the first tokens of open sessions, as they were last reported."""
         self._events: list[Any] = []
         self._buffers: list[Buffer] = []
         self._is_due = False

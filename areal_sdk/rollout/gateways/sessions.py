@@ -20,13 +20,13 @@ class GatewaySession:
     group_size: int
     sibling: int
     oldest_version: int | None = None
-    """As its process last reported."""
+    """Version of the session's first token, as its process last reported."""
     version: int | None = None
-    """That was served when it was finished."""
+    """Version that was served when the session was finished."""
     packed: Sequence[memoryview] | None = None
-    """Its episode, of a server that learns."""
+    """The packed episode, on a server that learns."""
     lost: str = ""
-    """Why there will be no episode."""
+    """The reason why there will be no episode."""
 
     @property
     def is_open(self) -> bool:

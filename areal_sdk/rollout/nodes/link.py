@@ -59,7 +59,7 @@ class RolloutNode:
         self._stops: list[int] = []
         self._is_flushing = False
         self._lost = ""
-        """Why it plays no more; empty while it does."""
+        """The reason why the node plays no more; empty while it does."""
         self._waits: list[tuple[str, float, float]] = []
         self._chores = Chores()
         self._chores.begin(self._read_reports(), name=f"reports of {child.name}")
@@ -172,7 +172,7 @@ class RolloutNode:
             await self._give_up(f"its report cannot be read: {exc!r}")
 
     async def _give_up(self, why: str) -> None:
-        """It does not answer: end it, and have its episodes played elsewhere."""
+        """End a node that does not answer, and have its episodes played elsewhere."""
         self._lose(why)
         await self._child.kill()
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.5
 START_TIMEOUT_S = 300.0
 RETRIES = RestartPolicy(max_restarts=10)
-"""How often the replacement of a lost node is tried again that does not start."""
+"""Number of attempts to replace a lost node, while replacements do not start."""
 
 Ended = TypeVar("Ended")
 """An `Episode`, or one that is triaged too."""
@@ -75,7 +75,7 @@ class NodePool:
             name="node",
         )
         self._nodes: set[RolloutNode] = set()
-        """Those that were started and not closed; some of them may be lost."""
+        """Nodes that were started and not closed; some of them may be lost."""
         self.size = size
 
     @property

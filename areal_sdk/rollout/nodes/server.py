@@ -30,7 +30,7 @@ NEWS = "news of the engine"
 REPORT_AFTER_S = 0.05
 """Episodes that end within this time are reported together."""
 BEAT_S = 0.25
-"""Ages and waits are reported so often."""
+"""Seconds between two reports of ages and waits."""
 EXIT_GRACE_S = 1.0
 """Time for episodes to clean up when the channel closes."""
 
@@ -56,7 +56,7 @@ class NodeServer:
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._ages: dict[int, Callable[[], int | None]] = {}
         self._known_ages: dict[int, int | None] = {}
-        """As they were reported."""
+        """Versions of the first tokens of running episodes, as they were last reported."""
         self._kept: dict[int, Sequence[Buffer]] = {}
         """Episodes that have ended, until they are acknowledged."""
         self._unreported: list[int] = []

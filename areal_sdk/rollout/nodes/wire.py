@@ -24,7 +24,7 @@ _TURN_FIELDS = tuple(Turn.__dataclass_fields__)
 _ARRAYS = tuple(
     _TURN_FIELDS.index(name) for name in ("new_tokens", "output_tokens", "logprobs", "versions")
 )
-"""Where the per-token fields stand in a row of `pack_turns`."""
+"""Places of the per-token fields in a row of `pack_turns`."""
 _NEW, _OUTPUT, _LOGPROBS, _VERSIONS = _ARRAYS
 
 
@@ -35,7 +35,7 @@ class Stage:
     split: str
     sampling: SamplingPolicy
     truncated: Truncated | None = None
-    """How training episodes are triaged that a limit has ended; None: the episodes are not triaged."""
+    """Triage of training episodes that a limit has ended; None: the episodes are not triaged."""
 
 
 def pack_request(request: EpisodeRequest) -> bytes:

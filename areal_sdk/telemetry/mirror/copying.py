@@ -29,7 +29,7 @@ from areal_sdk.telemetry.mirror.store import Store
 from areal_sdk.telemetry.run_dir import RunDir
 
 _Stamp = tuple[object, ...]
-"""Of a file, or of a directory's files: another one means that something was written."""
+"""Stamp of a file, or of a directory's files. Another stamp means that something was written."""
 
 
 class Copier:
@@ -41,7 +41,7 @@ class Copier:
         self._store = store
         self._keep = keep
         self._copied: dict[str, _Stamp] = {}
-        """What the mirror has, by key, as it was when it was copied."""
+        """The copied parts by key, each with its stamp at the time of the copy."""
         self._has_leftovers = True
         """An interrupted copy may have left files."""
         self._writer = ""
@@ -60,7 +60,7 @@ class Copier:
         return any(self._is_new(path, _stamp_of(path)) for path in self._directories())
 
     def missing(self) -> list[str]:
-        """What the mirror lacks, by names that a user knows."""
+        """The parts that the mirror lacks, by names that a user knows."""
         found = [path.name for path in self._directories() if self._is_new(path, _stamp_of(path))]
         return found + [key for key, path in self._books(grows=True) if self._is_new(path, key=key)]
 

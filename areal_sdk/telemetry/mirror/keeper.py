@@ -18,9 +18,9 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses before a mirror that failed is tried again."""
 SAY_AFTER_S = 1.0
 NUM_NAMED = 5
-"""So many of the missing parts are named."""
+"""Number of missing parts that are named at most."""
 FAILING_WITHIN_S = 60.0
-"""So long a run that ends waits for a mirror that fails."""
+"""Seconds that a run, at its end, waits for a mirror that fails."""
 
 
 class MirrorKeeper:

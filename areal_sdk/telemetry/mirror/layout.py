@@ -24,7 +24,8 @@ from areal_sdk.telemetry.run_dir import is_address
 
 SIGN = "mirror.json"
 ID_FILE = "id.json"
-"""In the run directory: its own `Sign`. It stays there, since the mirror has `mirror.json`."""
+"""File in the run directory with the directory's own `Sign`. It stays there, since the mirror has
+`mirror.json`."""
 CHECKPOINTS = "checkpoints"
 EPISODES = "episodes"
 FOLDERS = (EPISODES, "model")
@@ -38,7 +39,7 @@ class Whole:
     name: str
     folder: str
     files: Mapping[str, Any]
-    """As `describe` says."""
+    """Sizes and checksums of the files, from `describe`."""
 
     @classmethod
     def of(cls, name: str, files: Mapping[str, Any]) -> Self:
@@ -84,7 +85,7 @@ class Sign:
     """Says whose a mirror is. Whoever begins to write draws a new `writer`, so that an earlier writer sees that it is none."""
 
     id: str
-    """Of the run."""
+    """Id of the run."""
     writer: str = ""
     before: str | None = None
     """The writer before: a run that was killed while it took the mirror may take it again."""
@@ -102,7 +103,7 @@ class Sign:
 
 
 def read_sign(store: Store) -> Sign | None:
-    """Of the run whose mirror is at `store`; None if there is none."""
+    """The sign of the run whose mirror is at `store`; None if there is none."""
     content = store.read(SIGN)
     if content is None:
         return None

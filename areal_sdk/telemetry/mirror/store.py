@@ -1,4 +1,5 @@
-"""Where a mirror is: a folder of a shared file system, or any place that fsspec reaches, such as a bucket.
+"""The store of a mirror: a folder of a shared file system, or any place that fsspec reaches, such
+as a bucket.
 
 A file appears there whole or not at all. Every call blocks, and may fail as its place fails.
 """
@@ -22,7 +23,7 @@ class Store(ABC):
 
     def __init__(self, url: str) -> None:
         self.url: str = without_secrets({"url": url.rstrip("/")})["url"]
-        """For messages: a password is removed."""
+        """Address for messages: without a password."""
 
     def at(self, key: str) -> str:
         """The address of a file, for messages."""

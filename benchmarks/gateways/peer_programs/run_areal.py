@@ -24,7 +24,8 @@ MOST_TOKENS = 32768
 
 
 class InstantEngine:
-    """What AReaL asks of an engine here: `agenerate`, and the configuration it was made with."""
+    """The engine that AReaL asks for here: `agenerate`, and the configuration that it was made
+    with."""
 
     def __init__(self, model: str) -> None:
         agent = AgentConfig(agent_cls_path="none", engine_max_tokens=MOST_TOKENS)

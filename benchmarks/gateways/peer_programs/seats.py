@@ -1,4 +1,4 @@
-"""What every peer's program shares: its options, and how it says where its sessions are."""
+"""The common parts of all peers' programs: their options, and the way to say where sessions are."""
 
 import argparse
 import json
@@ -25,5 +25,5 @@ def announce(seats: Iterable[tuple[str, str]]) -> None:
 
 
 def wait_for_end() -> None:
-    """Until the benchmark is done with this server, or gone."""
+    """Wait until the benchmark is done with this server, or gone."""
     sys.stdin.read()

@@ -54,7 +54,7 @@ def answer(call, game):
 
 
 async def agent(task, context):
-    """What `areal-sdk train FILE` plays: many games at once in one process."""
+    """The agent that `areal-sdk train FILE` plays: many games at once in one process."""
     where = {"base_url": context.base_url.removesuffix("/v1"), "api_key": context.api_key}
     return await play(task.data["secret"], **where)
 

@@ -16,7 +16,7 @@ from langgraph.errors import GraphRecursionError
 from number_game import INSTRUCTIONS, QUESTION, NumberGame
 
 MAX_STEPS = 12
-"""Of the graph: a call of the model and one of the tool are two."""
+"""Steps of the graph: a call of the model and one of the tool are two."""
 
 
 async def play(secret, **where):
@@ -30,7 +30,7 @@ async def play(secret, **where):
 
 
 async def agent(task, context):
-    """What `areal-sdk train FILE` plays: many games at once in one process."""
+    """The agent that `areal-sdk train FILE` plays: many games at once in one process."""
     where = {"base_url": context.base_url, "api_key": context.api_key}
     return await play(task.data["secret"], http_async_client=context.http_client, **where)
 

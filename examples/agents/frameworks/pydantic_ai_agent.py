@@ -30,7 +30,7 @@ async def play(secret, **where):
 
 
 async def agent(task, context):
-    """What `areal-sdk train FILE` plays: many games at once in one process."""
+    """The agent that `areal-sdk train FILE` plays: many games at once in one process."""
     where = {"base_url": context.base_url, "api_key": context.api_key}
     return await play(task.data["secret"], http_client=context.http_client, **where)
 

@@ -13,7 +13,8 @@ from smolagents.agents import EMPTY_PROMPT_TEMPLATES
 
 MAX_STEPS = 5
 PROMPTS = {**EMPTY_PROMPT_TEMPLATES, "system_prompt": INSTRUCTIONS}
-"""Its own system prompt is 10,000 letters long, and the smallest models read letters."""
+"""Templates with a short system prompt. smolagents' own is 10,000 letters long, and the smallest
+models read letters."""
 
 
 def play(secret, **where):
@@ -32,7 +33,8 @@ def play(secret, **where):
 
 
 def agent(task, context):
-    """What `areal-sdk train FILE` plays: games in threads, for this framework is no async one."""
+    """The agent that `areal-sdk train FILE` plays: games in threads, since this framework is not
+    async."""
     return play(task.data["secret"], api_base=context.base_url, api_key=context.api_key)
 
 

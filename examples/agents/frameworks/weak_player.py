@@ -31,7 +31,7 @@ class WeakPlayer(ScriptedEngine):
         return "ok"
 
     def digit(self, latest: str) -> int:
-        """What wins as a first guess or after the hint; half of the time, any digit."""
+        """The digit that wins as a first guess or after the hint; half of the time, any digit."""
         if self.generator.random() < 0.5:
             return self.generator.randint(0, 2)
         return 2 if "higher" in latest else 0 if "lower" in latest else 1

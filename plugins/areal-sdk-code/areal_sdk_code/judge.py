@@ -20,7 +20,7 @@ _INSIDE = files("areal_sdk_code.inside")
 _MARGIN_S = 5.0
 """The tests' own process may take this much longer than the program that it waits for."""
 _LEAST_S = 0.01
-"""Left to a program that has used up its time."""
+"""Seconds that are left to a program that has used up its time."""
 _TESTS_MEMORY_MB = 1024
 _MESSAGE_CHARACTERS = 300
 _DECIMAL = re.compile(
@@ -28,7 +28,7 @@ _DECIMAL = re.compile(
 )
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 _TEST_TYPES = ("stdin", "functional")
-"""Of LiveCodeBench."""
+"""Types of tests in LiveCodeBench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Verdict:
     num_tests: int
     num_passed: int
     message: str
-    """Why the first test failed that did; empty if all passed."""
+    """The reason why the first failing test failed; empty if all passed."""
     limit: str = ""
     """The limit that ended the program, such as `memory`."""
 

@@ -28,7 +28,7 @@ _PROBLEMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 EVAL_EVERY = 4
-"""One problem in this many is held out."""
+"""Number of problems of which one is held out."""
 
 
 def tasks(split: str) -> Iterator[Task]:

@@ -10,7 +10,7 @@ _NAME = "run_python"
 
 
 class PythonTool:
-    """For agents and environments with tools. Each call is a process of its own: nothing is kept.
+    """A tool for agents and environments. Each call is a process of its own: nothing is kept.
 
     `definition` is offered to the model, and `call` answers a call of it.
     """

@@ -9,7 +9,7 @@ from typing import Any
 from areal_sdk import ConfigError, Task
 
 EVAL_SEEDS = 1_000_000_000
-"""Seeds from here on are held out."""
+"""First of the seeds that are held out."""
 
 
 def tasks(

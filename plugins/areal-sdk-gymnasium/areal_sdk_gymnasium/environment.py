@@ -109,7 +109,8 @@ class GymnasiumText(Environment):
             self._env.close()
 
     def _reward_of_illegal(self, name: str) -> float:
-        """Below every legal step where a step can lose: else a policy learns to answer nonsense."""
+        """The reward of an illegal answer. It is below every legal step if a step can lose: else a
+        policy learns to answer nonsense."""
         if self._illegal_reward is not None:
             return self._illegal_reward
         assert self._env is not None

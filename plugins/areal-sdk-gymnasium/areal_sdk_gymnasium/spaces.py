@@ -130,7 +130,7 @@ class TextActions(Actions):
 
 
 def actions_of(space: Space[Any], names: Sequence[str] = ()) -> Actions:
-    """How actions of a space are written; `names` for those of a Discrete one."""
+    """The way in which actions of a space are written; `names` for those of a Discrete one."""
     match space:
         case spaces.Discrete():
             start, count = int(space.start), int(space.n)

@@ -16,7 +16,7 @@ _PLACES = ("red", "green", "yellow", "blue")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How one kind of environment is put into words."""
+    """The words for one kind of environment."""
 
     rules: str = ""
     actions: Sequence[str] = ()
@@ -29,7 +29,8 @@ class World:
 
 
 def world_of(name: str) -> World:
-    """By the name of the environment without its version; an unknown one has no rules.
+    """The world of an environment, by the environment's name without its version; an unknown one
+    has no rules.
 
     >>> world_of("FrozenLake-v1").actions
     ('left', 'down', 'right', 'up')

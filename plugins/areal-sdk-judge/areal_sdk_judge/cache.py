@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUSY_S = 10.0
-"""Another process writes: it is done in milliseconds."""
+"""Seconds to wait while another process writes: it is done in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str | None = "stop"
-    """As the endpoint says it. Only replies that stopped are kept."""
+    """Finish reason in the endpoint's words. Only replies that stopped are kept."""
     is_cached: bool = False
 
 

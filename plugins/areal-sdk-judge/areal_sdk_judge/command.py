@@ -31,7 +31,7 @@ def judge(
     prompt_price: float,
     completion_price: float,
 ) -> None:
-    """How far a judge agrees with labelled examples, and what it costs.
+    """Compare a judge with labelled examples, and tell what it costs.
 
     FILE is JSONL: {"question": ..., "answer": ..., "label": 0 to 1}. With "other", a second answer, the
     label says how much better the first one is. The endpoint's key is read from JUDGE_API_KEY.

@@ -30,7 +30,7 @@ _PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalSer
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Who judges, by what, and how patiently."""
+    """The endpoint of a judge, its rubric, and its limits."""
 
     base_url: str
     model: str
@@ -40,14 +40,14 @@ class JudgeOptions:
     temperature: float = 0.0
     max_tokens: int = 512
     attempts: int = 2
-    """How often one that gives no readable verdict is asked."""
+    """Number of times that a model is asked which gives no readable verdict."""
     max_retries: int = 4
     timeout_s: float = 20.0
-    """Of one request."""
+    """Seconds of one request."""
     max_concurrency: int = 16
     cache: str = ""
     prompt_price: float = 0.0
-    """Of a million tokens, as the endpoint's list has it."""
+    """Price of a million tokens, as in the endpoint's list."""
     completion_price: float = 0.0
 
 
@@ -60,7 +60,8 @@ class Judgement:
     said: str = ""
     """The last reply."""
     finish_reason: str | None = "stop"
-    """Why it ended. What did not stop by itself is no verdict, for a judge that is cut quotes only."""
+    """The reason why the reply ended. A reply that did not stop by itself is no verdict: a judge
+    that is cut off has only quoted."""
 
 
 class Judge:
@@ -78,7 +79,7 @@ class Judge:
         )
 
     async def score(self, question: str, answer: str) -> Judgement:
-        """How well the answer meets the rubric."""
+        """Judge how well the answer meets the rubric."""
         low, high = self.options.low, self.options.high
         prompt = score_prompt(
             rubric=self.options.rubric, question=question, answer=answer, low=low, high=high

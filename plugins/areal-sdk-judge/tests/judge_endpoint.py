@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 Answer = Callable[[str], str | int]
-"""From a prompt to a reply's text, or to the status of an error."""
+"""Function from a prompt to a reply's text, or to the status of an error."""
 
 
 class Endpoint:

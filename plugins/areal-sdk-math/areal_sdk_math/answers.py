@@ -21,7 +21,8 @@ _BRACKET = re.compile(r"[(\[]|\\\{")
 _DECORATION = re.compile(r"\\(?:left|right|,|;|:|quad|qquad)(?![a-zA-Z])|\\?\$")
 _TEXT = re.compile(r"\\(?:text|mathrm|mathbf)\s*\{([^{}]*)\}")
 MAX_DIGITS = 400
-"""Longer numbers are compared as text: converting them costs quadratic time."""
+"""Largest number of digits to convert. Longer numbers are compared as text: converting them costs
+quadratic time."""
 
 
 def last_boxed(text: str) -> str | None:

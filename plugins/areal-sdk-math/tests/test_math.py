@@ -141,7 +141,8 @@ def test_an_expression_that_explodes_is_wrong_and_the_next_one_is_judged(said: s
 
 
 class Disturbed(Verifier):
-    """Its process gets a signal between the two questions of a comparison, `times` times."""
+    """A verifier whose process gets a signal between the two questions of a comparison, `times`
+    times."""
 
     def __init__(self, disturbance: signal.Signals, times: int) -> None:
         super().__init__(timeout_s=1.0, memory_mb=256)

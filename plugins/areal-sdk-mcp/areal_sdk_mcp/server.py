@@ -61,7 +61,7 @@ class McpServer:
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
         self.is_lost = False
-        """It failed to answer: start another one."""
+        """Whether the server failed to answer: start another one."""
 
     @property
     def pid(self) -> int | None:

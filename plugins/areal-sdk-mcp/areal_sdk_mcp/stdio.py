@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from areal_sdk_mcp.protocol import JSON, fault, notification_of, reply_to, request_of, result_of
 
 STOP_GRACE_S = 1.0
-"""From the end of its input to SIGKILL: time for a server to end by itself."""
+"""Seconds from the end of the server's input to SIGKILL: time for a server to end by itself."""
 MAX_LINE_BYTES = 16 * 1024 * 1024
 NUM_LAST_WORDS = 5
 """Lines of stderr that an error quotes."""
@@ -31,7 +31,7 @@ class StdioTransport:
         self._num_requests = 0
         self._last_words: deque[str] = deque(maxlen=NUM_LAST_WORDS)
         self._end = ""
-        """Why there are no more answers; empty while there are."""
+        """The reason why there are no more answers; empty while there are."""
 
     @property
     def pid(self) -> int | None:

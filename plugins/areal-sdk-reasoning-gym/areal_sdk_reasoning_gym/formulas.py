@@ -1,4 +1,4 @@
-"""Which answers may reach a library that evaluates them as Python.
+"""The answers that may reach a library which evaluates them as Python.
 
 reasoning-gym 0.1.25 calls `eval`, or sympy's `parse_expr`, on the text of a model. A model that
 learns to run code there can change the reward itself, so only what is read here is passed on.
@@ -17,7 +17,8 @@ MAX_LENGTH = 400
 MAX_NUMBER = 10**15
 MAX_EXPONENT = 50
 MAX_DEGREE = 100
-"""Of a product, the factors; of a power, the exponent times the degree of its base."""
+"""Largest degree: number of factors of a product, or exponent of a power times the degree of its
+base."""
 _FORMULA = re.compile(r"[A-Za-z0-9+\-*/(). \n]+")
 _NOT_DECIMAL = re.compile(r"[0-9][A-Za-z]")
 """1e-999999999 takes sympy forever."""

@@ -16,7 +16,8 @@ Data = Mapping[str, Any]
 
 
 def score(said: str, data: Data) -> float:
-    """From 0.0 to 1.0. An exception means that the task is broken, not that the answer is bad."""
+    """The score from 0.0 to 1.0. An exception means that the task is broken, not that the answer is
+    bad."""
     refuse_unscorable(data["family"])
     form = FORMS.get(data["family"])
     if form is not None and not form.fullmatch(said.strip()):

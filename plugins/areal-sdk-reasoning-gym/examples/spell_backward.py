@@ -17,7 +17,7 @@ WORDS = {"spell_backward": {"min_word_len": 3, "max_word_len": 3}}
 
 
 class SpellBackward(ReasoningGym):
-    """Without instructions: the whole answer is the word."""
+    """The environment without instructions: the whole answer is the word."""
 
     def __init__(self) -> None:
         super().__init__(instructions="")

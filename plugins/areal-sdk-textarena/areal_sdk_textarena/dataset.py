@@ -7,7 +7,7 @@ from areal_sdk import ConfigError, Task
 from areal_sdk_textarena.games import Game
 
 EVAL_SEEDS = 1_000_000_000
-"""Seeds from here on are held out."""
+"""First of the seeds that are held out."""
 
 
 def tasks(

@@ -39,7 +39,7 @@ class Game:
 
     @property
     def seat(self) -> int:
-        """Whose turn it is."""
+        """The seat whose turn it is."""
         return int(self._env.state.current_player_id)
 
     def observe(self) -> str:
@@ -61,7 +61,7 @@ class Game:
             self.is_over = bool(self._env.step(move)[0])
 
     def rewards(self) -> list[float]:
-        """By seat; a game without an end earns nobody anything."""
+        """Rewards by seat; a game without an end earns nobody anything."""
         given = self._env.close()[0] or {}
         return [float(given.get(seat, 0.0)) for seat in range(self._players)]
 

@@ -21,7 +21,7 @@ def a_task(game: str, **data: Any) -> Task:
 
 
 def returns(outcome: Outcome) -> list[float]:
-    """What training counts for each turn: its own reward and all later ones."""
+    """The return of each turn in training: its own reward and all later ones."""
     given = [reward or 0.0 for reward in outcome.turn_rewards]
     return [sum(given[turn:]) for turn in range(len(given))]
 
@@ -105,7 +105,8 @@ def test_the_outcome_of_two_who_both_win_is_given_to_both() -> None:
 
 
 def transcript(name: str, *, seed: int, beside: bool) -> list[str]:
-    """What a seeded game shows; `beside`: another game draws in between, and so do we."""
+    """The text that a seeded game shows; `beside`: another game draws in between, and so does the
+    test."""
     game = Game(name, players=2, seed=seed)
     other = Game(name, players=2, seed=seed + 1) if beside else None
     shown = []

@@ -23,7 +23,7 @@ GUESS: dict[str, Any] = {
 }
 
 EVAL_SHARE = 5
-"""One code in this many is held out."""
+"""Number of codes of which one is held out."""
 
 
 class Mastermind(Environment):
@@ -46,7 +46,7 @@ class Mastermind(Environment):
         return [{"role": "user", "content": text}]
 
     async def step(self, message: Message) -> StepResult:
-        """Whatever the model says uses up a guess, so a game always ends."""
+        """Judge a guess. Every message of the model uses up a guess, so a game always ends."""
         self._num_guesses += 1
         calls = message.get("tool_calls") or []
         if not calls:
@@ -80,7 +80,8 @@ class Mastermind(Environment):
 
 
 def compare(guess: str, code: str) -> tuple[int, int]:
-    """How many symbols of `guess` are in place, and how many more are in the code elsewhere.
+    """The number of symbols of `guess` that are in place, and of those that are elsewhere in the
+    code.
 
     >>> compare("abca", "aabb"), compare("dddd", "abca")
     ((1, 2), (0, 0))

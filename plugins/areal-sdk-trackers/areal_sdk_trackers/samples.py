@@ -14,9 +14,9 @@ Row = dict[str, Any]
 
 
 class Samples:
-    """At most `size` of the episodes that were added.
+    """A random sample of the episodes that were added: at most `size`, each as likely as the others.
 
-    The first ones would be the shortest: those end first.
+    The first episodes would be the shortest, because the shortest end first.
     """
 
     def __init__(self, size: int) -> None:

@@ -298,7 +298,7 @@ def test_an_event_that_fails_again_and_again_is_said_at_the_end(
 def test_a_run_that_is_killed_ends_its_tracker(
     library: Callable[..., Link], tmp_path: Path
 ) -> None:
-    """Its end of the pipe is closed, and no last event came."""
+    """The killed run's end of the pipe is closed, and no last event came."""
     events: list[dict[str, Any]] = [
         {"kind": "begin", "run_dir": str(tmp_path)},
         {"kind": "metrics", "step": 1, "values": {"a": 1.0}},

@@ -5,7 +5,7 @@ from task import API_KEY, BASE_URL, INSTRUCTIONS, STREAMS, ask_each, calculate
 
 
 class Answer(BaseModel):
-    """What the question is answered with."""
+    """The answer to the question."""
 
     text: str
 

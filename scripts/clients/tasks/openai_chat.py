@@ -95,7 +95,7 @@ def responses(question: str) -> str | None:
 
 
 def stored(question: str) -> str | None:
-    """What was said before is the server's to know."""
+    """Ask a question by `previous_response_id`: the server knows what was said before."""
     said = [{"role": "user", "content": question}]
     while True:
         response = client.responses.create(

@@ -1,4 +1,4 @@
-"""What both smolagents agents have: the calculator, the model and the way to ask."""
+"""The common parts of both smolagents agents: the calculator, the model and the way to ask."""
 
 from smolagents import MultiStepAgent, OpenAIServerModel, tool
 from task import API_KEY, BASE_URL, STREAMS, ask_each, calculate

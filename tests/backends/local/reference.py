@@ -92,7 +92,8 @@ def nudge(source: Path, target: Path, *, by: float = 0.05, seed: int = 1) -> Pat
 
 
 def load_served(directory: Path, update: Path | None = None) -> Any:
-    """What engines compute of a checkpoint after `update`, a file of all its tensors or of those that changed."""
+    """The model that engines compute from a checkpoint after `update`, a file of all its tensors or
+    of those that changed."""
     if update is None:
         return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with TemporaryDirectory() as temporary:
@@ -126,7 +127,7 @@ class Reference:
 
 @dataclass
 class Outcome:
-    """What came out of the core for one sequence."""
+    """The outcome of the core for one sequence."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Under a JSON schema nothing else can be sampled, and logprobs stay those of the policy."""
+"""A JSON schema lets nothing else be sampled, and logprobs stay those of the policy."""
 
 from collections import Counter
 from pathlib import Path

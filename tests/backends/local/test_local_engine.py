@@ -242,7 +242,8 @@ async def test_a_dead_worker_fails_its_streams_by_name_and_a_restart_brings_the_
 async def test_a_part_of_an_update_is_for_the_weights_that_the_engine_was_started_with(
     checkpoint: Path, new_weights: Path, tmp_path: Path
 ) -> None:
-    """After a restart, and beside a tensor that is stacked with it, the engine reads the others again."""
+    """The engine reads the other tensors again after a restart, and beside a tensor that is stacked
+    with them."""
     base = Path(shutil.copytree(checkpoint, tmp_path / "base"))
     name = "model.layers.0.self_attn.q_proj.weight"
     part = tmp_path / "part.safetensors"

@@ -1,4 +1,4 @@
-"""Whatever comes and goes: rows are nobody else's, memory is never exceeded, everyone finishes."""
+"""Rows are nobody else's, memory is never exceeded, and everyone finishes, whatever comes and goes."""
 
 import numpy as np
 import torch

@@ -10,7 +10,7 @@ class Bytes:
 
 
 def finish_of(text: str, *stops: str, max_new_tokens: int = 100) -> tuple[int, Finish | None]:
-    """How many bytes of `text` are generated, and why it ended."""
+    """The number of bytes of `text` that are generated, and the reason why generation ended."""
     rule = StopRule(max_new_tokens, frozenset(), stops, Bytes())
     output: list[int] = []
     for byte in text.encode():

@@ -1,4 +1,4 @@
-"""What a rollout node hears of a pool of servers, and what it does when some of them do not answer."""
+"""A rollout node hears of a pool of servers, and goes on when some of them do not answer."""
 
 import asyncio
 import os
@@ -101,7 +101,7 @@ class Run:
             return await self.node.generate(REQUEST)
 
     def state_of(self, server: Server) -> State:
-        """As the node sees it."""
+        """The state of a server as the node sees it."""
         (seen,) = [m for m in self.node._pool.servers if m.address == server.address]
         return seen.state
 

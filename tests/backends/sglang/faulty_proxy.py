@@ -29,7 +29,7 @@ class FaultyProxy:
     cut_streams_after: int | None = None
     """Close the next stream after so many events."""
     silence: asyncio.Event = field(default_factory=asyncio.Event)
-    """While set, requests are accepted and never answered."""
+    """Set to have requests accepted and never answered."""
     port: int = 0
     """0: any free one."""
     address: str = ""

@@ -1,4 +1,5 @@
-"""What a plain transformers forward says about sampled tokens, under the version each one names."""
+"""Logprobs of sampled tokens by a plain transformers forward, under the version that each token
+names."""
 
 from collections.abc import Sequence
 from pathlib import Path

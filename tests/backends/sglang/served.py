@@ -1,4 +1,4 @@
-"""Which of the trained families a test has seen SGLang sample; docs/models.md lists them."""
+"""The trained families that a test has seen SGLang sample; docs/models.md lists them."""
 
 SERVED = (
     "gemma3_text",

@@ -20,7 +20,7 @@ from tests.loop.runs import children_of, finish, start_command, told
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 900.0
-"""On a busy machine a server takes minutes to start."""
+"""Seconds that a server may take to start: minutes, on a busy machine."""
 IMPOSSIBLE: ResponseFormatJSONSchema = {
     "type": "json_schema",
     "json_schema": {"name": "impossible", "schema": {"type": "nonsense"}},

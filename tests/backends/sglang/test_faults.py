@@ -20,7 +20,7 @@ from tests.backends.sglang.waiting import until
 
 PROMPT = tuple(b"faults")
 PATIENT = ServerLimits(supervision=SupervisionOptions(check_every_s=0.5))
-"""For faults that are seen at once; those seen by a deadline have short ones."""
+"""Limits for faults that are seen at once; faults that are seen by a deadline have short ones."""
 FAST_LIMITS = ServerLimits(
     deadlines=Deadlines(token_s=5.0, control_s=5.0, probe_s=2.0, busy_probe_s=3.0, weights_s=30.0),
     supervision=SupervisionOptions(check_every_s=0.5),

@@ -1,4 +1,4 @@
-"""What a machine of a cluster makes of the settings of an SGLang server."""
+"""A machine of a cluster starts an SGLang server from the settings that it is sent."""
 
 from pathlib import Path
 
@@ -109,7 +109,7 @@ def test_the_main_process_of_a_cluster_needs_no_sglang(
 async def test_a_server_loads_weights_that_its_machine_does_not_see(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    """Its checksums and its canary show that these are the published ones."""
+    """Checksums and canary show that the weights are the published ones."""
     published = tmp_path / "published"
     published.mkdir()
     weights = published / "model.safetensors"

@@ -37,7 +37,7 @@ WAITS = SGLangSection(transport="disk", request_wait_s=600.0)
 
 @pytest.fixture(scope="session")
 def small_server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
-    """Its KV pool holds hardly more than one request."""
+    """A server whose KV pool holds hardly more than one request."""
     return start(1, kv_tokens=600)[0]
 
 

@@ -1,4 +1,4 @@
-"""What a user may write, and what is refused with its cure."""
+"""A user may write these settings; others are refused with their cure."""
 
 import subprocess
 from pathlib import Path

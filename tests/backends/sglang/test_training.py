@@ -14,7 +14,7 @@ from tests.loop.test_mixture import tiny_mixture
 pytestmark = pytest.mark.long
 
 DEADLINE_S = 900.0
-"""On a busy machine a server takes minutes to start."""
+"""Seconds that a server may take to start: minutes, on a busy machine."""
 
 
 def train(
@@ -24,7 +24,7 @@ def train(
     settings: Sequence[str],
     model: str = "tiny",
 ) -> str:
-    """What the run printed."""
+    """Train, and return what the run printed."""
     return train_and_keep_weights(
         directory,
         *(part for setting in settings for part in ("--set", setting)),

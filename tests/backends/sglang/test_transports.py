@@ -56,7 +56,8 @@ async def test_an_update_of_some_tensors_leaves_the_others_as_they_were(
     make_engine: MakeEngine,
     tmp_path: Path,
 ) -> None:
-    """As an adapter's updates are: some are fused in the server with others that did not change."""
+    """An adapter's updates are like this: some tensors are fused in the server with others that did
+    not change."""
     engine = await make_engine(server.address, transport=transport)
     base = load_file(checkpoints[0] / "model.safetensors")
     by_version = [checkpoints[0]]

@@ -56,7 +56,8 @@ def go_on(run: Path, ranks: int) -> "subprocess.Popen[str]":
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
-    """Of all steps in the order in which they were taken: one that was taken again comes twice."""
+    """Steps and losses in the order in which the steps were taken: a step that was taken again
+    comes twice."""
     if not (path := run / "metrics.jsonl").exists():
         return []
     return [(event["step"], event["train/loss"]) for event in read_metrics(path, kind="step")]
@@ -70,7 +71,7 @@ def saved(run: Path) -> int:
 def kill(
     process: "subprocess.Popen[str]", run: Path, *, ranks: int, generator: random.Random
 ) -> str:
-    """After some more steps, in a random phase of a checkpoint, kill the main process or a rank."""
+    """Kill the main process or a rank after some more steps, in a random phase of a checkpoint."""
     num_before, num_steps = len(losses(run)), generator.randint(1, 3)
     deadline = time.monotonic() + DEADLINE_S
 

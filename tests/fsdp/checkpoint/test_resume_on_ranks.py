@@ -59,7 +59,8 @@ def assert_near(found: Mapping[int, float], expected: Mapping[int, float], *, wh
 async def test_losses_go_on_with_one_rank_and_with_two(
     spec: TrainerSpec, tmp_path: Path, num_points: int
 ) -> None:
-    """As many points each way: of the run of two ranks with one, and of that of one with two."""
+    """The same number of points each way: one rank goes on from the run of two ranks, and two from
+    that of one."""
     num_steps = NUM_STEPS if num_points > 1 else 1 + NUM_AFTER
     points = sorted(
         random.Random(num_points).sample(range(1, num_steps - NUM_AFTER + 1), num_points)

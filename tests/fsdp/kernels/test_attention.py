@@ -107,7 +107,7 @@ def test_what_no_token_of_a_window_sees_is_not_computed() -> None:
 
 
 def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> None:
-    """As Qwen2.5 has them: the scores of a query are all large, and differ little."""
+    """Qwen2.5 has such biases: the scores of a query are all large, and differ little."""
     generator = torch.Generator().manual_seed(0)
     tokens, dim = 64, 32
     [tree] = trees_of([np.arange(tokens)])

@@ -44,7 +44,7 @@ def one_by_one(hidden: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -
 
 
 def gradients(function: Any, inputs: list[Tensor]) -> list[Tensor]:
-    """Of a scalar in which every output counts differently."""
+    """Gradients of a scalar in which every output counts differently."""
     output = function(*inputs)
     factors = torch.linspace(-1.0, 1.0, output.numel()).view_as(output)
     return list(torch.autograd.grad((output.float() * factors).sum(), inputs))
@@ -61,7 +61,7 @@ def test_outputs_and_gradients_equal_those_of_experts_one_by_one() -> None:
 def test_an_expert_without_a_row_has_a_gradient_of_zeros_whatever_a_kernel_leaves_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As kernels of some GPUs do, which write the groups alone that have rows."""
+    """Kernels of some GPUs leave anything there: they write only the groups that have rows."""
     plain = F.grouped_mm
 
     def careless(a: Tensor, b: Tensor, *, offs: Tensor) -> Tensor:

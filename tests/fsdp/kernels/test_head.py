@@ -10,7 +10,8 @@ from areal_sdk.fsdp.memory.measured import measure_bytes
 SIZES = pytest.mark.parametrize(
     ("chunk_bytes", "piece_elements"), [(1, 1), (400, 10**6), (600, 50), (10**6, 1), (10**6, 10**6)]
 )
-"""Of five rows with 50 logits of four bytes: chunks of one, two and three rows, and one of all."""
+"""Sizes for five rows with 50 logits of four bytes: chunks of one, two and three rows, and one of
+all."""
 
 TEMPERATURES = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
 ROWS, TARGETS = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])

@@ -77,7 +77,7 @@ def test_between_the_passes_only_the_inputs_of_the_layers_are_kept(tmp_path: Pat
 
 
 def kept_beside_layers(directory: Path, batch: Batch) -> int:
-    """What the output layer keeps, and the rest of a model without layers."""
+    """Bytes that the output layer keeps, and the rest of a model without layers."""
     policy = load_policy(directory)
     del policy.layers[:]
     return measure_bytes(lambda: policy(batch)).left

@@ -1,4 +1,4 @@
-"""What a step takes is what the formulas say: within 15 % of measured peaks."""
+"""Memory of a step is what the formulas say: within 15 % of measured peaks."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,8 @@ def test_the_peak_of_a_step_is_predicted(
     num_tokens: int,
     tmp_path: Path,
 ) -> None:
-    """Of the step alone, too: most of the rest are weights and moments, which nobody can get wrong."""
+    """The peak of the step alone is predicted too: most of the rest are weights and moments, which
+    nobody can get wrong."""
     directory = saved(tmp_path, family, **{**SIZE, **fields})
     model = ModelShape.of(json.loads((directory / "config.json").read_text()))
     spec = trainer_spec(directory, device="cpu", tokens_per_microbatch=num_tokens, **settings)

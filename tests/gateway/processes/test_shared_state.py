@@ -1,4 +1,4 @@
-"""What the gateway processes of one server agree on, and share: owners, quotas, lost sessions."""
+"""The gateway processes of one server agree on owners, quotas and lost sessions."""
 
 from contextlib import closing
 from pathlib import Path

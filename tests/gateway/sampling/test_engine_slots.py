@@ -75,7 +75,7 @@ async def settles(engine: LocalEngine, load: EngineLoad) -> None:
 
 @asynccontextmanager
 async def held(engine: LocalEngine, load: EngineLoad) -> AsyncIterator[None]:
-    """Once it has so much to do, the engine stands still: nothing ends by itself."""
+    """Hold the engine still once it has that much to do: nothing ends by itself."""
     await settles(engine, load)
     await engine.pause()
     try:

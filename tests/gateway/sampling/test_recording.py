@@ -1,4 +1,5 @@
-"""What is recorded is what was sampled: tokens, versions, temperature, and why some is not trained."""
+"""Recorded is what was sampled: tokens, versions, temperature, and the reason why some is not
+trained."""
 
 import asyncio
 import logging
@@ -328,7 +329,7 @@ async def test_an_engine_that_never_answers_is_a_fault(start_gateway: StartGatew
 async def test_a_session_closed_before_its_first_token_reaches_no_engine(
     start_gateway: StartGateway,
 ) -> None:
-    """Between placing a request and sampling it, its episode may end."""
+    """An episode may end between the placing of a request and its sampling."""
     gateway, engine = await start_gateway(Reply(fault=Fault.HANG), max_request_s=30)
     session = gateway.sessions.open("e")
     prepared = await gateway._completer.prepare(session, ChatRequest(messages=tuple(HI)))
@@ -356,7 +357,8 @@ async def test_n_choices_are_siblings(start_gateway: StartGateway) -> None:
 
 
 async def test_a_fork_keeps_what_no_turn_has(start_gateway: StartGateway) -> None:
-    """At the first token, inside a prompt, inside an answer, at its end; and the same prompt again."""
+    """Forks at the first token, inside a prompt, inside an answer, at its end; and the same prompt
+    again."""
     gateway, _ = await start_gateway("abcdef")
     session = gateway.sessions.open("e")
     said = (await session.generate([5, 6, 7, 8])).output_tokens

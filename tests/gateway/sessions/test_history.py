@@ -420,7 +420,7 @@ SUB = _named("sub", '{"b": 2}', id="call_sub")
 
 
 def _request(recorder: Recorder, *messages: Message) -> tuple[Placement, tuple[Message, ...]]:
-    """As the gateway places it: in canonical form first."""
+    """Place a request as the gateway does: in canonical form first."""
     read = recorder.history.canonical(copy.deepcopy(messages), splits_reasoning=False)
     return recorder.history.place(read, tools=(), options={}), read
 

@@ -218,7 +218,7 @@ async def test_a_stop_before_the_first_token_is_no_turn(start_gateway: StartGate
 
 
 async def test_choices_are_rewarded_by_their_number(start_gateway: StartGateway) -> None:
-    """Whichever ended first: turns are in the order in which they ended, choices are not."""
+    """Turns are in the order in which they ended, choices are not."""
     slow_first = [Reply("a longer one"), Reply("b")]
     gateway, _ = await start_gateway(slow_first, users=[ALICE])
     watcher = Watcher(gateway)

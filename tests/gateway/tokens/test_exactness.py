@@ -101,7 +101,7 @@ class Play:
     session: Session
     tools: tuple[Tool, ...]
     first_turn: dict[Path_, int] = field(default_factory=dict)
-    """What was said up to and including an answer -> the first turn that said it."""
+    """The first turn that said an answer, by everything that was said up to and including it."""
     asked: set[Path_] = field(default_factory=set)
     conversations: list[list[Message]] = field(default_factory=list)
     number: int = 0
@@ -186,7 +186,7 @@ def calls(*queries: str, number: int) -> Message:
 
 
 def said(messages: list[Message], tools: tuple[Tool, ...]) -> Path_:
-    """What messages say, one item each; equal where a reader would find them equal."""
+    """The content of messages, one item each; equal where a reader would find them equal."""
     items: list[Any] = []
     positions: dict[Any, int] = {}
     for message in messages:

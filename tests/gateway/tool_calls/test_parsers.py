@@ -1,4 +1,4 @@
-"""However a completion is cut into pieces, it is read as the same message."""
+"""A completion is read as the same message, however it is cut into pieces."""
 
 # ruff: noqa: RUF001 - DeepSeek's tags are written with full-width bars
 
@@ -294,7 +294,8 @@ def test_a_format_is_chosen_from_the_template(name: str, source: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"plain"}))
 def test_an_opening_begins_a_call_that_can_be_read(name: str) -> None:
-    """What `tool_choice` puts in front of the model's text is the start of this very format."""
+    """The text that `tool_choice` puts in front of the model's text is the start of this very
+    format."""
     opening = FORMATS[name].opening
     rest = {
         "hermes": "{}}\n</tool_call>",

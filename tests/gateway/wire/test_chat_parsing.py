@@ -1,4 +1,4 @@
-"""What a chat request says, before anything is rendered."""
+"""A chat request is read before anything is rendered."""
 
 from typing import Any
 

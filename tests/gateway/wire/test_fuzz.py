@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is well formed and never a 500."""
+"""Answers are well formed and never a 500, whatever a client sends."""
 
 import json
 from collections.abc import Iterator

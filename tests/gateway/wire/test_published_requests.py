@@ -30,7 +30,7 @@ REQUESTS: dict[str, tuple[str, Any, Any, Any]] = {
         anthropic_beta.BetaRawMessageStreamEvent,
     ),
 }
-"""By name: the path, the type of a request, of a whole reply and of an event."""
+"""The path, the type of a request, of a whole reply and of an event, by name."""
 
 IN_HEADERS = {"betas", "user_profile_id", "workspace_id"}
 """Parameters of the SDK's methods that are no fields of a body."""

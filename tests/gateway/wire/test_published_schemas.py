@@ -36,7 +36,7 @@ SAID = {
 }
 
 OURS = {"reasoning_content", "max_model_len"}
-"""What we add on purpose, as others do."""
+"""Fields that the gateway adds on purpose, as others do."""
 
 OPEN_RESPONSES = {"store", "presence_penalty", "frequency_penalty"}
 """Required by the Open Responses specification, sent by OpenAI, and not in its SDK's model."""
@@ -127,7 +127,7 @@ ASKED: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
 
 
 def problems(document: Any, model: Any) -> list[str]:
-    """Where a JSON document is not what `model` says, to the letter."""
+    """Places where a JSON document is not what `model` says, to the letter."""
     name = model.__name__ if isinstance(model, type) else "document"
     try:
         value = _adapter(model).validate_json(json.dumps(document), strict=True)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 async def deliver(
     update: WeightUpdate, servers: Sequence[PlacedServer]
 ) -> Mapping[PlacedServer, str | EngineError]:
-    """For each server: the directory from which it loads `update`, or why it has none."""
+    """The directory from which each server loads `update`, or the reason why it has none."""
     assert update.path is not None
     files = _files_of(Path(update.path))
     blind: list[PlacedServer] = []
@@ -79,7 +79,7 @@ async def _send(
 
 
 def _files_of(path: Path) -> dict[str, Path]:
-    """By the name under which a server loads it: the files of a published version."""
+    """The files of a published version, by the name under which a server loads each."""
     if not path.is_dir():
         return {"model.safetensors": path.absolute()}
     wanted = [file for kind in ("*.safetensors", "*.json") for file in path.glob(kind)]

@@ -67,7 +67,7 @@ class WeightDistributor:
         self._drain_timeout_s = drain_timeout_s
         self._no_server_timeout_s = no_server_timeout_s
         self.run = os.urandom(4).hex()
-        """In all labels of this run."""
+        """Random text in all labels of this run."""
         self._lock = asyncio.Lock()
 
     def label(self, version: int) -> str:

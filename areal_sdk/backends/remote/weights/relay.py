@@ -29,18 +29,20 @@ PIECE_BYTES = 256 * 2**10
 SILENT_S = 60.0
 """A link that takes no byte for so long is given up."""
 SILENT_MORE_S = 5.0
-"""More for each receiver further on, so that the one before a silent link speaks before it is given up itself."""
+"""Seconds more for each receiver further on, so that the one before a silent link speaks before it
+is given up itself."""
 CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What became of one file on its way along a chain. Receivers that are not named were cut off by another."""
+    """The fate of one file on its way along a chain. A receiver that is not named was cut off by
+    another."""
 
     crc32: Mapping[str, str] = field(default_factory=dict)
-    """By receiver: of the bytes that it holds."""
+    """Checksum of the bytes that each receiver holds."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """By receiver: why it did not get them."""
+    """The reason why a receiver did not get the bytes."""
 
 
 def send_file(
@@ -84,7 +86,7 @@ class Chain:
             self._give_up(exc)
 
     def finish(self) -> Arrivals:
-        """What the receivers say of the whole file."""
+        """The receivers' answers about the whole file."""
         if self._connection is None:
             return Arrivals({}, self._failed)
         try:
@@ -113,7 +115,7 @@ class Chain:
         return connection
 
     def _give_up(self, error: Exception) -> None:
-        """What was on its way is lost. Of the receivers behind nothing is known."""
+        """Give up the bytes on their way. Nothing is known of the receivers further down the chain."""
         assert self._connection is not None
         self._connection.close()
         self._connection = None
@@ -140,7 +142,7 @@ class Relay:
                 relay._receive(self, token)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Only errors are told, and those in the answer."""
+                """Log nothing: only errors are told, and those in the answer."""
 
         self._server = _Server((host, 0), Handler)
         port = self._server.server_address[1]
@@ -148,7 +150,7 @@ class Relay:
         threading.Thread(target=self._server.serve_forever, name="relay", daemon=True).start()
 
     def path_of(self, name: str) -> str:
-        """Where another process of this machine opens a file that has arrived."""
+        """The path at which another process of this machine opens a file that has arrived."""
         return f"/proc/{os.getpid()}/fd/{self._files[name].fileno()}"
 
     def forget(self) -> None:
@@ -221,7 +223,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Without the base class's question for the name of this machine, which may wait for a name server."""
+        """Bind without the base class's question for the name of this machine, which may wait for a
+        name server."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:

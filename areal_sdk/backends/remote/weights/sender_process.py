@@ -69,7 +69,7 @@ class PublishedWeights:
     sent: list[str] = field(default_factory=list)
     """The tensors that are sent to servers. The others are as in the checkpoint that the servers were started with."""
     _handles: dict[str, Any] = field(default_factory=dict)
-    """By tensor: the file that holds it."""
+    """The open file that holds each tensor."""
 
     @classmethod
     def open(cls, path: Path, *, dtype: str, base: Path | None = None) -> "PublishedWeights":
@@ -97,7 +97,7 @@ class PublishedWeights:
 
 
 def _handles_of(path: Path) -> dict[str, Any]:
-    """By tensor: the open file that holds it."""
+    """The open file that holds each tensor."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"{path} holds no safetensors file")
@@ -233,7 +233,7 @@ class Sender:
         return [float(logprobs[candidate]) for candidate in payload["candidates"]]
 
     def _as_served(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """With the rows of zeros that servers pad vocabularies with."""
+        """The tensor with the rows of zeros that servers pad vocabularies with."""
         if name.endswith(("embed_tokens.weight", "lm_head.weight")):
             missing = -tensor.shape[0] % self._vocabulary_multiple
             return torch.nn.functional.pad(tensor, (0, 0, 0, missing))
@@ -250,7 +250,8 @@ class Sender:
             return self._scorer
 
     def _fill(self, model: Any, weights: PublishedWeights) -> None:
-        """In float32 whatever the server computes in: the reference should be the better one."""
+        """Fill the model in float32, whatever the server computes in: the reference should be the
+        better one."""
         shapes = {name: held.shape for name, held in model.state_dict().items()}
         parts = {
             name: stored_parts(model.config.model_type, name, shape)

@@ -18,11 +18,11 @@ class SwapTimes:
     """Seconds of one server's swap."""
 
     interrupted_s: float
-    """No token was sampled for this long."""
+    """Seconds in which the server sampled no token."""
     pushed_s: float
-    """Of that, moving weights."""
+    """Seconds of this time that went into moving weights."""
     verified_s: float
-    """Of that, checking them; the canary comes after and interrupts nobody."""
+    """Seconds of this time that went into checks. The canary comes after and interrupts nobody."""
 
 
 async def swap(
@@ -78,7 +78,8 @@ async def relabel(server: Server, *, version: int, label: str, mode: InterruptMo
 
 
 async def _relabel_idle(server: Server, label: str) -> None:
-    """For servers that cannot hold requests: these go on from their tokens under the new label."""
+    """Relabel a server that cannot hold requests: its requests go on from their tokens under the
+    new label."""
     server.gate.clear()
     try:
         await interrupt(server)

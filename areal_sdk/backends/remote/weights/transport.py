@@ -1,4 +1,4 @@
-"""How published weights travel to a server: over files, shared memory, or a process group.
+"""The transports of published weights to a server: files, shared memory, or a process group.
 
 A transport is used in two phases. `prepare` runs while generation goes on and may be slow; `push`
 runs while one server is paused and does nothing but move bytes into it.
@@ -91,7 +91,7 @@ class TensorTransport(Transport):
     def __init__(self, sender: WeightSender) -> None:
         self._sender = sender
         self._handles: dict[Server, list[list[str]]] = {}
-        """For each bucket, one handle a rank. A handle is good for one opening."""
+        """One handle per rank for each bucket. A handle is good for one opening."""
 
     async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         await self._sender.open(update)
@@ -132,7 +132,7 @@ class DistributedTransport(Transport):
         self._host = host
         self._backend = backend
         self._groups: dict[Server, tuple[int, str]] = {}
-        """With the sender's generation: a group ends with its sender."""
+        """The sender's generation and the group of each server: a group ends with its sender."""
         self._sequence = itertools.count()
         self._run = os.urandom(3).hex()
 

@@ -1,4 +1,4 @@
-"""After a push: does the server hold the new weights, all of them, and compute with them?
+"""Checks after a push: does the server hold the new weights, all of them, and compute with them?
 
 The engine asks each server three questions after every push. *Label*: does the server name the version
 of the push? *Checksum*: are its parameters, byte for byte, the published ones? The server is still paused
@@ -29,7 +29,7 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
 
 
 def tolerance_of(dtype: str) -> float:
-    """For `auto`, which is mostly bfloat16, the wide one."""
+    """The tolerance of a dtype. `auto`, which is mostly bfloat16, has the wide one."""
     return TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
 
 
@@ -69,14 +69,14 @@ class Verifier:
     """The trainer's own; default: the sender's plain transformers forward."""
     tolerance: float | None = None
     _names: dict[str, list[str]] = field(default_factory=dict)
-    """By address: the parameters a server reports, learned from its first answer."""
+    """The parameters that each server reports, by address, learned from the server's first answer."""
     _expected_checksums: Mapping[str, str] = field(default_factory=dict)
     _published: str = ""
     """A hash of all that was published, to tell whether versions differ at all."""
     _is_change: bool = False
     _expected_canary: dict[int, float] = field(default_factory=dict)
     _previous: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """By address: what a server reported under the version before."""
+    """The report of each server under the version before, by address."""
 
     async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         """Compute what servers must answer, while they still generate."""

@@ -180,7 +180,7 @@ class StoredResponse:
     conversation: tuple[Message, ...]
     """Everything said up to and including the response, instructions left out."""
     events: tuple[bytes, ...] = ()
-    """Its stream, if it was made in the background: event i has sequence number i."""
+    """The stream of a response that was made in the background: event i has sequence number i."""
 
 
 class ResponseStore:

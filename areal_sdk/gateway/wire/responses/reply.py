@@ -149,7 +149,8 @@ _CALL_EVENTS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
 }
-"""By an item's type: the events that tell what is in its call, and its name there."""
+"""The kind of event that tells the content of a call, and the name of the content there; by the
+item's type."""
 
 
 class ResponseStream:

@@ -165,7 +165,8 @@ class Remote:
         return self is other or bool(_forward("__eq__")(self, other))
 
     def __contains__(self, item: object) -> bool:
-        """Compared here, one by one: the solution's own `__contains__` would be told what is expected."""
+        """Compare one by one, here: the solution's own `__contains__` would be told what is
+        expected."""
         try:
             items = iter(self)
         except TypeError:
@@ -271,7 +272,7 @@ def _module(name: str) -> types.ModuleType:
 
 
 def _result(test: Any, order: dict[str, Any], solution: Solution) -> str:
-    """Empty if the test passed, else why not."""
+    """The reason why the test did not pass; empty if it passed."""
     before, why = solution.num_asked, ""
     try:
         if isinstance(test, str):
@@ -343,7 +344,8 @@ def is_same(got: Any, expected: Any) -> bool:
 
 
 def _with_keys_of_json(found: dict[Any, Any]) -> dict[Any, Any]:
-    """As JSON writes `{1: 2}`: the tests came as JSON, and the program cannot know."""
+    """The dict with keys as JSON writes `{1: 2}`: the tests came as JSON, and the program cannot
+    know."""
     written = {json.dumps(key) if isinstance(key, (int, float)) else key: key for key in found}
     if len(written) < len(found):  # 1 and "1": JSON has no such dict
         return found
@@ -380,7 +382,7 @@ def _run_code(test: str, order: dict[str, Any], solution: Solution) -> None:
 
 
 def _run_check(namespace: dict[str, Any], order: dict[str, Any], solution: Solution) -> None:
-    """As in HumanEval."""
+    """Run the tests as HumanEval does."""
     check = namespace.get("check")
     if check is None or isinstance(check, Remote):
         return
@@ -391,7 +393,7 @@ def _run_check(namespace: dict[str, Any], order: dict[str, Any], solution: Solut
 
 
 def _run_functions(namespace: dict[str, Any], tree: ast.AST) -> None:
-    """As pytest does. It is not here, so fixtures and parameters are refused."""
+    """Run the tests as pytest does. pytest is not here, so fixtures and parameters are refused."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for name, item in list(namespace.items()):
         if not name.lower().startswith("test") or getattr(item, "__module__", "") != "test":

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 MAX_DEPTH = 100
 MAX_BYTES = 16 << 20
-"""Of one message. A solution that answers with more gives no answer."""
+"""Largest size of one message in bytes. A solution that answers with more gives no answer."""
 
 
 class NotPlainError(TypeError):

@@ -19,7 +19,7 @@ def add(a: int, b: int) -> int:
 
 @server.tool()
 def count() -> int:
-    """How often this was called."""
+    """Count the calls of this tool."""
     global total
     total += 1
     return total

@@ -18,7 +18,7 @@ class MyPlugin(Environment):
         return [{"role": "user", "content": text}]
 
     async def step(self, message: Message) -> StepResult:
-        """Whatever the model says uses up a try, so an episode always ends."""
+        """Judge a guess. Every message of the model uses up a try, so an episode always ends."""
         self._tries -= 1
         said = number_in(str(message.get("content") or ""))
         if said == self._answer:
