@@ -55,12 +55,13 @@ class TrainerSetup:
 
 
 class IdleGroups(StrEnum):
-    """Which groups an algorithm learns nothing from: dynamic sampling refills a batch for those."""
+    """The groups from which an algorithm learns nothing. Dynamic sampling refills a batch for them."""
 
     EQUAL_REWARDS = "equal_rewards"
     """All siblings got the same reward."""
     EQUAL_EPISODES = "equal_episodes"
-    """They did so in equally many turns: with a discount, being quicker teaches something."""
+    """All siblings got the same reward in equally many turns: with a discount, being quicker
+    teaches something."""
     NONE = "none"
     """Every group may teach: siblings are not all that an episode is compared with."""
 
@@ -83,7 +84,7 @@ class Demonstration:
     tokens: tuple[int, ...]
     loss_mask: tuple[bool, ...]
     weight: float = 1.0
-    """How much each trained token counts. Below 0 the token becomes less likely."""
+    """Weight of each trained token. Below 0 the token becomes less likely."""
 
     @property
     def num_trained(self) -> int:
@@ -105,7 +106,7 @@ class Trainer(ABC):
       trainer finishes the call, and then begins the next one.
     * The weights have no version of their own. The caller counts: the step that makes version v + 1
       starts from v, and no token of its groups has a version above v.
-    * Failures raise an `ArealError`. After a failure of `step`, `learn` or `load` the ranks may
+    * Failures raise an `ArealError`. After a failure of `step`, `learn`, `load` or `roll_back` the ranks may
       disagree: the caller closes the trainer and starts another one from a checkpoint.
     * The trainer shares the event loop with the gateway. Code that computes for longer than some
       milliseconds must run in a process or a thread.
@@ -171,6 +172,14 @@ class Trainer(ABC):
     async def load(self, directory: Path) -> Mapping[str, JSON]:
         """Continue from the checkpoint in `directory`; return the `extra` it was saved with."""
 
+    async def roll_back(self, directory: Path) -> None:
+        """Go back to the checkpoint in `directory`, because what came after it lost what it had learnt.
+
+        The steps go on, and so do their numbers. A subclass should take smaller ones from here on; unless it can,
+        the checkpoint is loaded.
+        """
+        await self.load(directory)
+
     @abstractmethod
     async def export(self, directory: Path) -> None:
         """Write a model directory that transformers and engines load; replace one that is there."""
@@ -217,10 +226,10 @@ class Trainer(ABC):
     async def score(
         self, rows: Sequence[Demonstration], *, timeout_s: float = 600.0
     ) -> Sequence[float]:
-        """For each row the sum of the logprobs of its trained tokens, under the current weights.
+        """The sum of the logprobs of each row's trained tokens, under the current weights.
 
-        Where `finetune.objective` is `reward_model` a row has a reward in place of a logprob, read at
-        its last token, here and in `learn`; which of its tokens are trained then does not matter.
+        If `finetune.objective` is `reward_model`, a row has a reward in place of a logprob, read at its last
+        token, here and in `learn`. Which of its tokens are trained then does not matter.
         """
         raise ConfigError(
             f"{type(self).__name__} does not score data: it defines no score, which pairs need; use "

@@ -23,6 +23,14 @@ from areal_sdk.telemetry import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH, GROUP, SAMPLED = 512, 8, 6
+WATCH = """
+import resource, subprocess, sys, time
+
+began = time.monotonic()
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+"""A small process between this one and the command: the peak of a child begins with its parent's memory."""
 AGENT = """
 import areal_sdk
 
@@ -156,14 +164,12 @@ def look(*arguments: str) -> Look:
 
 
 def _look(arguments: Sequence[str]) -> Look:
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "areal_sdk", *arguments], stdout=subprocess.DEVNULL
+    command = [sys.executable, "-m", "areal_sdk", *arguments]
+    told = subprocess.run(
+        [sys.executable, "-c", WATCH, *command], stdout=subprocess.PIPE, text=True, check=True
     )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, arguments
-    return Look(time.monotonic() - began, usage.ru_maxrss / 1024)
+    seconds, peak_kb = told.stdout.split()
+    return Look(float(seconds), int(peak_kb) / 1024)
 
 
 if __name__ == "__main__":

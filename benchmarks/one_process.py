@@ -84,7 +84,7 @@ Played = Sequence[tuple[int, float | None]]
 
 
 def trajectory(name: str, task: str, played: Played, *, version: int, reward: float) -> Trajectory:
-    """What a run would store of the episode. Each run of sampled tokens is a turn."""
+    """The trajectory that a run would store of the episode. Each run of sampled tokens is a turn."""
     turns, turn = [], -1
     previous: float | None = None
     for _, logprob in played:
@@ -111,13 +111,16 @@ class Arm:
 
     name: str
     preset: str
+    """A name, or a reference `module:function`."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def trainer(self, directory: Path, *, learning_rate: float | str, **more: Any) -> RankTrainer:
         """`more` are settings of the trainer section."""
         values = {"warmup_steps": 0, "precision": "float32", "device": "cpu", **more}
         settings = TrainerSection.model_validate({**values, "learning_rate": learning_rate})
-        preset = PresetSpec(f"areal_sdk.algorithms.presets:{ALGORITHMS[self.preset]}", self.options)
+        known = ALGORITHMS.get(self.preset)
+        reference = f"areal_sdk.algorithms.presets:{known}" if known else self.preset
+        preset = PresetSpec(reference, self.options)
         algorithm = AlgorithmSection(name=self.preset)
         return RankTrainer(
             TrainerSpec(directory, trainer=settings, algorithm=algorithm, preset=preset)
@@ -131,9 +134,9 @@ class Curve:
     steps: list[int]
     scores: list[float]
     cpu_s: list[float]
-    """Of playing and training up to the step, without the evaluations."""
+    """CPU-seconds of playing and training up to the step, without the evaluations."""
     per_step: dict[str, list[float]] = field(default_factory=dict)
-    """What was observed of every step, by name."""
+    """Observed figures of every step, by name."""
 
     def final(self, since: int) -> float:
         """The mean score of the evaluations from step `since` on."""
@@ -164,7 +167,7 @@ class Taken:
 
 
 Observe = Callable[[Taken], dict[str, float]]
-"""What to remember of a step."""
+"""Function that returns the figures to remember of a step."""
 
 
 def train(

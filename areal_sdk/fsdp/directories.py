@@ -1,4 +1,4 @@
-"""Where a trainer publishes weights: a directory of its own, in shared memory if they fit there.
+"""The directory in which a trainer publishes weights: its own, in shared memory if they fit there.
 
 A process that is killed cannot clean up after itself, and shared memory is scarce. So each directory
 holds a lock that the kernel releases with its owner, and the next run removes the directories that
@@ -53,7 +53,7 @@ def shares_memory(directory: Path, *, boot: str) -> bool:
 
 def this_boot() -> str:
     """Names the kernel that runs here; containers of one machine share it, machines do not."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def allocate(path: Path, size: int) -> BinaryIO:

@@ -18,7 +18,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
 from areal_sdk.fsdp.kernels.blocks import RowBlocks
 from areal_sdk.fsdp.kernels.experts import EXPERTS
-from areal_sdk.fsdp.kernels.head import OutputLayer
+from areal_sdk.fsdp.kernels.head import OutputLayer, Statistic
 from areal_sdk.fsdp.kernels.sequence_ranks import Reading, SequenceRanks
 from areal_sdk.fsdp.kernels.tree_attention import ATTENTION
 from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
@@ -26,13 +26,13 @@ from areal_sdk.models.experts import is_routed
 from areal_sdk.models.families import check_trained, logit_cap, logit_scale
 
 ROWS = 1024
-"""Of two tables that are compared, at once."""
+"""Rows of two tables that are compared at once."""
 
 
 class Policy(nn.Module):
     """`policy(batch)`: for each loss term the logprob of its token and, with a gradient only where one
-    is asked for, the entropy of the distribution it was drawn from; both of logits / temperature,
-    (T,)."""
+    is asked for, the entropy of the distribution it was drawn from, or another statistic of it; both of
+    logits / temperature, (T,)."""
 
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
@@ -52,7 +52,13 @@ class Policy(nn.Module):
             OutputLayer(plain, is_exact=exact_head, cap=logit_cap(self.model.config))
         )
 
-    def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        entropy_gradient: bool = False,
+        statistic: Statistic | None = None,
+    ) -> tuple[Tensor, Tensor]:
         def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
             return self.head.token_logprobs(
                 hidden_RH,
@@ -60,6 +66,7 @@ class Policy(nn.Module):
                 reading.rows_T,
                 reading.targets_T,
                 entropy_gradient=entropy_gradient,
+                statistic=statistic,
             )
 
         hidden_nH = hidden_states(self.model.base_model, batch, self.sequence)
@@ -92,7 +99,7 @@ class Policy(nn.Module):
         return trained_weights(self.model)
 
     def served_weights(self) -> list[ServedWeight]:
-        """What engines hold."""
+        """The weights that engines hold."""
         return served_weights(self.model)
 
 

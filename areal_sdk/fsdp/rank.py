@@ -15,7 +15,7 @@ import transformers
 
 from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.fsdp.checkpoint import Saver, export_model, load_checkpoint
+from areal_sdk.fsdp.checkpoint import Saver, export_model, load_checkpoint, roll_back
 from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.publish import Publisher
@@ -27,7 +27,7 @@ from areal_sdk.process import Channel, ChannelClosedError, Request
 JSON = Any
 
 COLLECTIVE_TIMEOUT_S = 600.0
-"""Ranks wait this long for one another before the step fails."""
+"""Seconds that ranks wait for one another before the step fails."""
 
 
 def main(channel: Channel, args: JSON) -> None:
@@ -127,6 +127,7 @@ class _Rank:
             "release_memory": self._release_memory,
             "begin_save": self._begin_save,
             "load": self._load,
+            "roll_back": self._roll_back,
             "export": self._export,
         }
 
@@ -197,6 +198,10 @@ class _Rank:
 
     def _load(self, request: Request) -> JSON:
         return load_checkpoint(self._trainer, Path(request.payload["directory"]))
+
+    def _roll_back(self, request: Request) -> JSON:
+        roll_back(self._trainer, Path(request.payload["directory"]))
+        return None
 
     def _export(self, request: Request) -> JSON:
         export_model(self._trainer, Path(request.payload["directory"]), dtype=self._dtype)

@@ -45,17 +45,17 @@ JSON = Any
 
 ENTRY = "areal_sdk.fsdp.rank:main"
 CHUNK_BYTES = 16 * 2**20
-"""Of published weights that come from another machine: what both sides hold in memory."""
-"""For every rank to load the model: tens of gigabytes, perhaps from a network disk."""
+"""Largest piece of published weights that come from another machine: both sides hold so many bytes
+in memory."""
 SAVE_TIMEOUT_S = 900.0
 RELEASE_TIMEOUT_S = 60.0
 PUBLISH_TIMEOUT_S = 300.0
 FAILURE_GRACE_S = 10.0
-"""How long the other ranks have to report what made one of them fail."""
+"""Seconds that the other ranks have to report what made one of them fail."""
 DEATH_GRACE_S = 1.0
-"""How long to wait, after one rank died, for the news that another had died first."""
+"""Seconds to wait, after one rank died, for the news that another had died first."""
 EXPLANATION_GRACE_S = 0.5
-"""How long a call in progress has to say why a rank died."""
+"""Seconds that a call in progress has to say why a rank died."""
 
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -252,11 +252,14 @@ class FSDPTrainer(Trainer):
         extra: Mapping[str, JSON] = reply.payload
         return extra
 
+    async def roll_back(self, directory: Path) -> None:
+        await self._call("roll_back", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+
     async def export(self, directory: Path) -> None:
         await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
 
     def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
-        """In a process of its own, without ranks: this process has no torch."""
+        """Export in a process of its own, without ranks: this process has no torch."""
         command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint.export"]
         command += [str(checkpoint), str(directory)]
         command += [str(self.spec.model_dir), self.spec.publish_dtype]

@@ -39,6 +39,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
                     "turn_alternatives": t.turn_alternatives,
                     "num_turns": t.num_turns,
                     "num_sampled": t.num_sampled,
+                    "turn_lengths": t.turn_lengths,
                 }
                 for t in group.trajectories
             ],
@@ -92,6 +93,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                     turn_alternatives=tuple(map(tuple, t["turn_alternatives"])),
                     num_turns=t["num_turns"],
                     num_sampled=t["num_sampled"],
+                    turn_lengths=tuple(t["turn_lengths"]),
                     **next(fields),
                 )
                 for t in group["trajectories"]

@@ -19,6 +19,7 @@ This package only connects the boxes. The code of each box is in the package of 
 
 from areal_sdk.loop.api import (
     check,
+    check_resume,
     evaluate,
     evaluate_config,
     resume_training,
@@ -32,6 +33,7 @@ __all__ = [
     "RunState",
     "RunSummary",
     "check",
+    "check_resume",
     "evaluate",
     "evaluate_config",
     "resume_training",

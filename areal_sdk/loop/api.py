@@ -37,6 +37,7 @@ from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
 from areal_sdk.loop.state import (
     RunSummary,
+    step_of,
 )
 from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.plugins import Plugins
@@ -121,6 +122,23 @@ def resume_training(
     """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
     run_dir = open_run(path)
     return run_to_its_end(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
+
+
+def check_resume(
+    path: str | Path,
+    *,
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Config, str]:
+    """`--dry-run` of a resume: the settings as resolved, and the place where the run would go on.
+
+    ConfigError for all that a resume refuses before it starts anything. The run is not changed.
+    """
+    training = _resumed(RunDir.open(Path(path)), overrides or {}, settings=settings, quiet=False)
+    if not isinstance(training, Training):
+        raise ConfigError(f"{path} has ended: raise its limits to go on, as with --steps")
+    step = 0 if training.checkpoint is None else step_of(training.checkpoint)
+    return training.plan.config, f"after step {step}" if step else "before its first step"
 
 
 def evaluate_config(

@@ -21,7 +21,7 @@ from areal_sdk.trainer import Trainer
 T = TypeVar("T")
 
 CURE = 'set engine.dtype = "float32", take more steps, or raise trainer.learning_rate'
-"""Where the engine samples weights whose rounding hides what was learnt."""
+"""The cure for an engine that samples weights whose rounding hides what was learnt."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Learner:
     state: RunState
     checkpoints: Checkpoints
     on_settled: Callable[[], None] = lambda: None
-    """Called by `settle`, to report a step whose end the cancelled run did not see."""
+    """Function that `settle` calls, to report a step whose end the cancelled run did not see."""
     _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
     _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """A checkpoint that is being written while the trainer goes on."""
@@ -87,7 +87,7 @@ class Learner:
 
     async def begin_save(self) -> None:
         """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
-        await self._written()
+        await self.written()
         state = (self.state.warmup_steps, self.state.step)
         what = f"the checkpoint of {self.state.reached}"
 
@@ -101,14 +101,28 @@ class Learner:
 
         await self._to_its_end(begin(), what)
 
+    async def begin_keep(self, path: Path) -> None:
+        """Checkpoint the state as it is to `path`, beside the next steps. No run goes on from there."""
+        await self.written()
+        what = f"the checkpoint {path.name}"
+
+        async def begin() -> None:
+            written = await self.trainer.begin_save(path, self.state.to_json())
+            self._writing = asyncio.create_task(finish(written), name=what)
+
+        async def finish(written: Awaitable[None]) -> None:
+            await written
+
+        await self._to_its_end(begin(), what)
+
     async def save(self) -> None:
         """Have the state as it is in a checkpoint, which is written when this returns."""
-        await self._written()
+        await self.written()
         if not self.is_saved:
             await self.begin_save()
-            await self._written()
+            await self.written()
 
-    async def _written(self) -> None:
+    async def written(self) -> None:
         """Wait for the checkpoint that is being written, if any, and raise its error once."""
         if (writing := self._writing) is not None:
             await asyncio.wait({writing})
@@ -186,7 +200,7 @@ async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> 
 
 
 def _told(error: BaseException, failure: Exception | None) -> str | None:
-    """What ends the run, in words; None: its user does."""
+    """The words for what ends the run; None if its user does."""
     task = asyncio.current_task()
     assert task is not None
     if task.cancelling() or not isinstance(cause_of(error), Exception):

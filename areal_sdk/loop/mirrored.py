@@ -12,7 +12,7 @@ from pathlib import Path
 from areal_sdk.config import RunSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.shutdown import StoppedAtOnce
-from areal_sdk.loop.state import latest_checkpoint, step_of
+from areal_sdk.loop.state import PREFIX, latest_checkpoint, step_of
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import CheckpointError, DamagedError
@@ -25,7 +25,7 @@ from areal_sdk.telemetry.mirror.store import FolderStore, Store, open_store
 
 
 class Mirroring:
-    """Of one run; does nothing where no mirror is set."""
+    """The mirroring of one run; does nothing if no mirror is set."""
 
     def __init__(self, run_dir: RunDir, section: RunSection) -> None:
         self._run_dir = run_dir
@@ -68,7 +68,7 @@ class Mirroring:
                 raise
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the mirror up: nobody waits for it any more."""
         self._is_given_up = True
 
     def finish(self) -> None:
@@ -134,14 +134,14 @@ def _name_of(store: Store) -> str:
 
 
 def _to_go_on(names: Collection[str]) -> Collection[str]:
-    """The newest checkpoint, and weights that were exported."""
-    steps = [name for name in names if step_of(Path(name)) is not None]
+    """The newest checkpoint, what the guard keeps, and weights that were exported."""
+    steps = [name for name in names if name.startswith(PREFIX)]
     newest = max(steps, key=lambda name: step_of(Path(name)) or 0, default=None)
     return [name for name in names if name not in steps or name == newest]
 
 
 CHECK_WITHIN_S = 60.0
-"""For the first words with a mirror."""
+"""Seconds for the first words with a mirror."""
 _CURE = "see to the address, the rights there and the network"
 
 
@@ -195,7 +195,7 @@ def _check_is_own(run_dir: RunDir, store: Store) -> None:
             )
         return
     whole = names_there(store)
-    steps = [step_of(Path(name)) for name in whole]
+    steps = [step_of(Path(name)) for name in whole if name.startswith(PREFIX)]
     if there.id != own.id:
         if not whole:
             return  # of a run that never wrote weights

@@ -18,7 +18,13 @@ from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, Tri
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
 from areal_sdk.telemetry.metrics import NOTICES
-from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, shares_line, source_shares
+from areal_sdk.telemetry.terminal import (
+    RunStatus,
+    StatusWriter,
+    reward_text,
+    shares_line,
+    source_shares,
+)
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
@@ -99,7 +105,7 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run, or what was resumed of it, began: loading and evaluations included."""
+        """Seconds since the run, or its resumption, began: loading and evaluations included."""
         return self._view.elapsed_s
 
     def say(self, text: str) -> None:
@@ -291,7 +297,7 @@ class Progress:
         for notice in batch.notices:
             self.say(f"note: {notice}")
         updates, skipped = metrics.get("num_updates", 0.0), metrics.get("num_skipped_updates", 0.0)
-        if not updates and not skipped:
+        if not updates and not skipped and "rolled_back_to" not in metrics:
             self.say(f"step {state.step}: {_no_gradient(batch.metrics)}")
         elif skipped:
             of = skipped + updates
@@ -363,7 +369,7 @@ def _title(name: str, split: str) -> str:
 
 
 def _no_gradient(batch: Mapping[str, float]) -> str:
-    """Why a step changed nothing. Without this it looks like one that trained.
+    """The reason why a step changed nothing. Without these words it looks like a step that trained.
 
     >>> _no_gradient({"groups": 0.0, "episodes": 0.0})
     'no gradient: nothing in this batch can be trained'
@@ -374,7 +380,7 @@ def _no_gradient(batch: Mapping[str, float]) -> str:
     if groups and batch.get("uniform_groups") == groups:
         return (
             "no gradient: all rewards of each group are equal "
-            f"(mean {batch['reward']:.3f}), so no episode is better than its siblings"
+            f"(mean {reward_text(batch['reward'])}), so no episode is better than its siblings"
         )
     said = "no gradient: nothing in this batch can be trained"
     if groups and batch.get("episodes") == groups:

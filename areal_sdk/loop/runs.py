@@ -56,7 +56,7 @@ class Plan(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the agent, or of what is learnt: the run directory is named after it."""
+        """The name of the agent, or of what is learnt: the run directory is named after it."""
 
     @property
     def splits(self) -> Sequence[str]:
@@ -71,9 +71,9 @@ class Plan(Protocol):
         checkpoint: Path | None,
         most_ranks: int | None,
     ) -> Coroutine[Any, Any, RunSummary]:
-        """From the start, or on from `checkpoint`. `state` is where the run is, throughout.
+        """Run from the start, or on from `checkpoint`. `state` tells throughout where the run is.
 
-        `most_ranks`: there is room for so many trainer ranks, where the run changes their number.
+        `most_ranks`: the number of trainer ranks that there is room for, if the run changes their number.
         """
 
 
@@ -83,9 +83,9 @@ class Training:
 
     plan: Plan
     make_plan: "Callable[[Config], Plan]"
-    """Made `plan` from its settings. A run that goes on after a loss plans again."""
+    """The function that made `plan` from its settings. A run that goes on after a loss plans again."""
     run_dir: RunDir | None = None
-    """Of a run that goes on; a new run gets a new one."""
+    """Directory of a run that goes on; a new run gets a new one."""
     checkpoint: Path | None = None
     call: Mapping[str, str] = field(default_factory=dict)
     """The arguments of a new run that were objects: a resumed run needs them again."""
@@ -93,13 +93,14 @@ class Training:
     """The settings that have another value in a run that goes on."""
     quiet: bool = False
     restarts: int = 0
-    """After the loss of a process, so far."""
+    """Number of restarts so far, after the loss of a process."""
     mirroring: Mirroring | None = None
-    """Of a run that goes on after a loss."""
+    """Mirror of a run that goes on after a loss."""
     most_ranks: int | None = None
-    """There was room for so many trainer ranks when the run ended its processes to take them."""
+    """Number of trainer ranks that there was room for when the run ended its processes to take
+    them."""
     is_planned_once: bool = False
-    """Its tasks cannot be read again, so it does not go on by itself."""
+    """Whether the tasks cannot be read again, so that the run does not go on by itself."""
 
 
 def resumed(
@@ -109,6 +110,7 @@ def resumed(
     *,
     settings: Sequence[str] = (),
     call: Mapping[str, str] | None = None,
+    learns_from_data: bool = False,
     quiet: bool,
 ) -> Training | RunSummary:
     """The run in `run_dir`, to go on with; its summary where nothing is left to do."""
@@ -118,6 +120,8 @@ def resumed(
             f"({', '.join(sorted(missing))}): go on with {run_dir.how_to_resume()}"
         )
     config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
+    if config.finetune.objective is not None and not learns_from_data:
+        raise ConfigError(f"{run_dir.path} learns from data: go on with {run_dir.how_to_resume()}")
     if config.serve.keeps_sessions and not config.serve.learn:
         raise ConfigError(
             f"{run_dir.path} only kept sessions and trained nothing: it cannot be resumed"
@@ -162,7 +166,8 @@ class BegunRun:
     summary: RunSummary | None = None
     """None until the run has ended by itself."""
     loss: ChildDiedError | RanksChange | None = None
-    """Why the run goes on by itself, with `rest`: the loss of a process, or room for more trainer ranks."""
+    """The reason why the run goes on by itself, with `rest`: the loss of a process, or room for
+    more trainer ranks."""
 
     async def main(self) -> RunSummary:
         self.summary = await self.training.plan.run(
@@ -317,7 +322,7 @@ def _failure_recorded(run_dir: RunDir) -> Iterator[None]:
 
 
 def write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
-    """It may be resumed from another directory."""
+    """Write the configuration with absolute paths: the run may be resumed from another directory."""
     tables = engine_tables(config, plugins)
     located = with_absolute_paths(config, built_in=BUILT_IN, tables=tables)
     run_dir.write_config(located.model_dump(mode="json", exclude_none=True))

@@ -13,9 +13,11 @@ blocking call is ended first, in the way in which a cancelled agent ends. The ru
 import asyncio
 import inspect
 import logging
+import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -30,8 +32,11 @@ from areal_sdk.telemetry.watchdog import Watchdog
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+SAME_WITHIN_S = 1.0
+"""Seconds after a signal in which another one is the same one: `timeout` signals its child and then the
+whole group, and a wrapper passes on the Ctrl-C that its terminal sent to both."""
 CANCEL_GRACE_S = 0.5
-"""For tasks that outlived `main`; those of episodes have had their time to clean up before."""
+"""Seconds for tasks that outlived `main`; tasks of episodes have had their time to clean up before."""
 
 
 class StoppedAtOnce(KeyboardInterrupt):
@@ -42,7 +47,7 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     """The result of `main`; whatever it leaves behind holds nobody up.
 
     Raises KeyboardInterrupt on Ctrl-C or SIGTERM once `main` has unwound, as `asyncio.run` does;
-    a second one waits for nothing and raises `StoppedAtOnce`.
+    a second one, `SAME_WITHIN_S` later or more, waits for nothing and raises `StoppedAtOnce`.
     """
     try:
         refuse_inside_a_loop()
@@ -103,7 +108,7 @@ async def _end_tasks() -> set["asyncio.Task[Any]"]:
 
 
 def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """For the tasks left behind: `deadline` has named those that it left to themselves."""
+    """Say nothing of the tasks left behind: `deadline` has named those that it left to themselves."""
 
 
 def refuse_inside_a_loop() -> None:
@@ -126,10 +131,10 @@ _OURS = "areal_sdk_ends_the_run"
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
-    """While inside, SIGTERM does what Ctrl-C does. Who has a handler of their own keeps it.
+    """Let SIGTERM do what Ctrl-C does within this block. A program with a handler of its own keeps it.
 
-    Call what it yields once the loop runs: by then asyncio has put its own handler in place. Without a loop
-    nothing is to be called. One inside another takes over until it ends.
+    Call the yielded function once the loop runs: by then asyncio has put its own handler in place. Without
+    a loop nothing is to be called. Of two nested blocks the inner one counts until it ends.
     """
     is_main = threading.current_thread() is threading.main_thread()
     outer = signal.getsignal(signal.SIGTERM)
@@ -164,9 +169,10 @@ def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def blocking_calls_end() -> Iterator[Callable[[], None]]:
-    """While inside, Ctrl-C also ends the call of an agent's that blocks the loop.
+    """Let Ctrl-C also end the call of an agent that blocks the loop, within this block, and count a signal
+    that comes twice once.
 
-    Call what it yields once the loop runs: by then asyncio has put its own handler in place.
+    Call the yielded function once the loop runs: by then asyncio has put its own handler in place.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -175,8 +181,14 @@ def blocking_calls_end() -> Iterator[Callable[[], None]]:
 
     def install() -> None:
         loop, asyncios = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+        first_at = -math.inf
 
         def interrupt(number: int, frame: FrameType | None) -> None:
+            nonlocal first_at
+            now = time.monotonic()
+            if now - first_at < SAME_WITHIN_S:
+                return
+            first_at = now
             if callable(asyncios):
                 asyncios(number, frame)  # cancels `main`; the second raises KeyboardInterrupt
             if frame is not None and running_users_line(frame) is not None:
@@ -192,7 +204,8 @@ def blocking_calls_end() -> Iterator[Callable[[], None]]:
 
 
 def _cancel_agents(loop: asyncio.AbstractEventLoop) -> None:
-    """Those yet to begin would block the loop one after the other before `main` can unwind."""
+    """Cancel the tasks of agents. Tasks yet to begin would block the loop one after the other
+    before `main` can unwind."""
     for task in asyncio.all_tasks(loop):
         if is_playing(task):
             task.cancel(INTERRUPTED)

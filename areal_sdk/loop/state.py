@@ -1,8 +1,7 @@
-"""Where a run is: what a checkpoint stores beside the weights, and what the live view shows.
+"""The state of a run: what a checkpoint stores beside the weights, and what the live view shows.
 
-When to checkpoint, where, and how a run goes on from one.
-
-Going on with a run: what its settings may change, and whether anything is left to do.
+The module also says when and where checkpoints are made, how a run goes on from one, what its settings
+may change then, and whether anything is left to do.
 """
 
 import re
@@ -39,11 +38,14 @@ class RunState:
     """Time spent training, evaluation before and after excluded."""
     ledger: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, Any] = field(default_factory=dict)
-    """Which tasks are consumed: trained, or dropped for good."""
+    """Consumed tasks: trained, or dropped for good."""
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    """Batches that the guard has seen, and what it keeps (`run.guard`)."""
 
     @property
     def version(self) -> int:
-        """Of the weights: each step publishes one, and a warm-up is published as version 0."""
+        """The version of the weights: each step publishes one, and a warm-up is published as
+        version 0."""
         return self.step
 
     @property
@@ -70,23 +72,28 @@ class RunSummary:
     version: int
     train_seconds: float
     ended: str
-    """`steps`, `max_minutes`, `success`, `tasks`, `solved`, `hopeless`, `stuck`, or `interrupted`."""
+    """`steps`, `max_minutes`, `success`, `tasks`, `solved`, `hopeless`, `stuck`, `collapsed`, or `interrupted`."""
     before: Mapping[str, EvalReport] = field(default_factory=dict)
     """The evaluations before training, by split."""
     after: Mapping[str, EvalReport] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
-    """Where a resumed run would go on; None: nothing was saved."""
+    """Step at which a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
     """The success of the best weights, and their step; None where none were kept."""
     warnings: Sequence[str] = ()
     """Reasons to doubt the measurements, such as held-out tasks that were trained on."""
     held_out: Mapping[str, float] = field(default_factory=dict)
-    """Of a fine-tuning run: the loss on its held-out data, as `before/loss` and `after/loss`."""
+    """Loss of a fine-tuning run on its held-out data, as `before/loss` and `after/loss`."""
     had_ended: bool = False
-    """It was to be resumed, and nothing was left to do."""
+    """Whether the run was to be resumed, and nothing was left to do."""
+    better: int | None = None
+    """The step whose kept weights earned clearly more than the last ones, where nothing was
+    evaluated."""
+    rollbacks: int = 0
+    """Number of times that the guard put earlier weights back."""
     elapsed_s: float = 0.0
-    """From its start (or resumption) to its end, loading and evaluations included."""
+    """Seconds from the start (or resumption) to the end, loading and evaluations included."""
 
     @property
     def lost(self) -> str:
@@ -109,7 +116,7 @@ class RunSummary:
         return values
 
     def numbers(self) -> dict[str, float]:
-        """Its numbers, flat: `steps`, `after/eval/success`, `ledger/dropped/stale`."""
+        """The numbers of the summary, flat: `steps`, `after/eval/success`, `ledger/dropped/stale`."""
         return flat_numbers(self.to_json())
 
 
@@ -127,6 +134,8 @@ def flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 PREFIX = "step-"
+GOOD = "good-"
+"""Prefix of the checkpoints that the guard keeps: no run goes on from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +146,8 @@ class Checkpoints:
     every: int
     keep: int
 
-    def is_due(self, step: int) -> bool:
-        return bool(self.every) and step % self.every == 0
+    def is_due(self, step: int, *, at_once: bool = False) -> bool:
+        return bool(self.every) and (at_once or step % self.every == 0)
 
     async def begin(self, trainer: Trainer, state: RunState) -> Awaitable[None]:
         """Begin to save `state`. Await the result: then it is written, and the oldest are forgotten.
@@ -162,8 +171,18 @@ def step_of(checkpoint: Path) -> int | None:
     20
     >>> step_of(Path("checkpoints/step-000020-good"))
     """
-    match = re.fullmatch(rf"{PREFIX}(\d+)", checkpoint.name)
+    match = re.fullmatch(rf"(?:{PREFIX}|{GOOD})(\d+)", checkpoint.name)
     return int(match[1]) if match else None
+
+
+def good_checkpoint(directory: Path, step: int) -> Path:
+    """The checkpoint of weights that the guard keeps, among those of a run."""
+    return directory / f"{GOOD}{step:06d}"
+
+
+def good_checkpoints(directory: Path) -> list[Path]:
+    """All that the guard keeps, oldest first: only the last may be a candidate."""
+    return sorted(path for path in directory.glob(f"{GOOD}*") if path.name[len(GOOD) :].isdecimal())
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -188,7 +207,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def way_around(checkpoint: Path) -> str:
-    """How to go on from the checkpoint before one that is damaged."""
+    """The way to go on from the checkpoint before one that is damaged."""
     step = step_of(checkpoint)
     earlier = [
         path
@@ -223,7 +242,8 @@ _NOT_SET = "not set"
 
 
 ENDED_EMPTY = ("solved", "hopeless", "stuck")
-"""How runs end whose batches have no gradient any more: all succeed, none does, or siblings earn the same."""
+"""Endings of runs whose batches have no gradient any more: all succeed, none does, or siblings earn
+the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +285,8 @@ def changed_settings(run_dir: RunDir, config: Config, *, is_saved: bool) -> list
 
 
 def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> str | None:
-    """Why nothing is left to train, and how to go on; None where there is, or the run was stopped."""
+    """The reason why nothing is left to train, and the way to go on; None if something is left, or
+    the run was stopped."""
     end, run = last_event(run_dir.read_metrics()), config.run
     if end.get("kind") != "end":
         return None
@@ -285,11 +306,16 @@ def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> 
             f"its last batches had no gradient after {made} ({end['ended']}); to go on all the same change a setting, "
             "such as --set trainer.learning_rate=..., or begin another run with --init-from"
         )
+    if end["ended"] == "collapsed" and not changes:
+        return (
+            f"it collapsed again and again, and ended with its best weights after {made}; to go on all the same change "
+            "a setting, such as --set trainer.learning_rate=..., or begin another run with --init-from"
+        )
     return None
 
 
 def finished_summary(run_dir: RunDir) -> RunSummary:
-    """Of a run that ended by itself, as far as its directory tells it."""
+    """The summary of a run that ended by itself, as far as its directory tells it."""
     end = run_dir.read_metrics(kind="end")[-1]
     return RunSummary(
         run_dir=str(run_dir.path),
@@ -299,6 +325,8 @@ def finished_summary(run_dir: RunDir) -> RunSummary:
         ended=end["ended"],
         ledger=run_dir.read_ledger() or {},
         best=read_measured(run_dir.checkpoints / BEST),
+        better=end.get("better"),
+        rollbacks=end.get("rollbacks", 0),
         had_ended=True,
     )
 

@@ -20,7 +20,9 @@ from typing import TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
+from areal_sdk.loop.endings import LatestLessons
 from areal_sdk.loop.evaluation.evaluator import Evaluator
+from areal_sdk.loop.guard import CollapseGuard
 from areal_sdk.loop.learner import CURE, Learner
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation
@@ -30,6 +32,7 @@ from areal_sdk.loop.state import RunState
 from areal_sdk.models.rounding import LITTLE
 from areal_sdk.process.family import num_cores
 from areal_sdk.process.threads import in_thread
+from areal_sdk.records.collapse import Fall
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
@@ -40,14 +43,17 @@ from areal_sdk.types import WeightUpdate
 T = TypeVar("T")
 
 UPDATE_TIMEOUT_S = 1800.0
-"""Of an update without any bytes: an engine that dies is started again meanwhile, or a server finishes its requests."""
+"""Seconds of an update without any bytes: an engine that dies is started again meanwhile, or a
+server finishes its requests."""
 SLOWEST_BYTES_PER_S = 5e6
-"""Of weights on their way: 140 GB have eight hours. Slow is no reason to end a run, and the engines bound their own parts by
-progress, or by shorter deadlines whose errors say more: this one is for an engine that forgot to."""
+"""Lowest speed of weights on their way: 140 GB have eight hours. Slow is no reason to end a run.
+The engines bound their own parts by progress, or by shorter deadlines whose errors say more. This
+bound is for an engine that forgot to."""
 
 
 FEW_UPDATES = 10
-"""After fewer updates, most weights have their old value in bfloat16 at any usual learning rate."""
+"""Number of updates below which most weights have their old value in bfloat16, at any usual
+learning rate."""
 
 
 @dataclass(slots=True)
@@ -59,17 +65,19 @@ class TrainingLoop:
     source: EpisodeSource
     evaluator: Evaluator
     progress: Progress
+    guard: CollapseGuard
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """New weights on their way to the engine."""
     _delivery_timeout_s: float = UPDATE_TIMEOUT_S
     _unreported: tuple[RolloutBatch, dict[str, float], Mapping[str, Credit]] | None = None
     """A step that is taken, and in no metrics yet."""
     _began: float = 0.0
-    _num_empty: int = 0
     _num_skipped: int = 0
     _has_told_seen: bool = False
-    _success: float = 0.0
-    """Of the last batch."""
+    _lessons: LatestLessons = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._lessons = LatestLessons(self.services.config.run.max_empty_batches)
 
     @property
     def state(self) -> RunState:
@@ -99,9 +107,10 @@ class TrainingLoop:
                 return "max_minutes"
             if not batch.finished:
                 return "tasks"
-            await self._train_on(batch)
+            fall = await self.guard.look(batch.metrics)
+            await self._train_on(batch, fall)
             await self.evaluator.maybe_begin(self._delivery)
-            if self.learner.checkpoints.is_due(self.state.step):
+            if self.learner.checkpoints.is_due(self.state.step, at_once=fall is not None):
                 await self.learner.begin_save()
                 await self._take_room()
             if batch.exhausted:
@@ -143,25 +152,29 @@ class TrainingLoop:
             return "max_minutes"
         if self.evaluator.reached:
             return "success"
-        if self._num_empty >= run.max_empty_batches:
-            ended = ended_empty(self._success)
-            if ended == "stuck":
-                self.progress.say(STUCK.format(run=self.services.run_dir.path))
+        if self.guard.is_spent:
+            return "collapsed"
+        if (ending := self._lessons.ending(self.services.run_dir.path)) is not None:
+            ended, told = ending
+            self.progress.say(f"note: {told}")
             return ended
         return None
 
-    async def _train_on(self, batch: RolloutBatch) -> None:
-        """One step from v to v + 1, and the new weights on their way to the engine."""
+    async def _train_on(self, batch: RolloutBatch, fall: Fall | None) -> None:
+        """One step from v to v + 1, and the new weights on their way to the engine.
+
+        After a fall the step goes back, and v + 1 are earlier weights.
+        """
         began = time.monotonic()
         if self.services.engine.info.shares_device:
             await self._delivered()
         await hand_to_trainer(self.services.engine)
         metrics = await self.learner.learn(
-            self._step(batch, began=began), f"step {self.state.step + 1}"
+            self._taken(batch, fall, began=began), f"step {self.state.step + 1}"
         )
         # The engine may still be reading the file that this publish would overwrite.
         await self._delivered()
-        has_update = bool(metrics.get("num_updates"))
+        has_update = bool(metrics.get("num_updates")) or fall is not None
         update = await self._publish(self.state.version, has_update=has_update)
         await hand_to_engine(self.services.engine, self.learner.trainer)
         self.state.train_seconds = time.monotonic() - self._began
@@ -187,9 +200,9 @@ class TrainingLoop:
                 'trainer.precision = "float32"; the weights saved last are those before'
             )
 
-    async def _step(self, batch: RolloutBatch, *, began: float) -> dict[str, float]:
-        """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
-        trainer, books = self.learner.trainer, self.source.buffer
+    async def _step(self, batch: RolloutBatch) -> tuple[RolloutBatch, dict[str, float]]:
+        """Train on the batch."""
+        trainer = self.learner.trainer
         metrics = dict(
             await trainer.step(
                 batch.groups,
@@ -197,17 +210,42 @@ class TrainingLoop:
                 timeout_s=self.services.config.trainer.step_timeout_s,
             )
         )
-        books.mark_trained(batch)
+        self.source.buffer.mark_trained(batch)
+        self._lessons.add(batch.metrics, metrics)
+        is_skipped = not metrics.get("num_updates") and bool(metrics.get("num_skipped_updates"))
+        self._num_skipped = self._num_skipped + 1 if is_skipped else 0
+        return replace(batch, notices=(*batch.notices, *trainer.notices)), metrics
+
+    async def _go_back(
+        self, batch: RolloutBatch, fall: Fall
+    ) -> tuple[RolloutBatch, dict[str, float]]:
+        """Put earlier weights back; the batch, and all else that later weights sampled, is not trained."""
+        await self.guard.put_back(fall)
+        self.source.buffer.take_back(batch, valid_from=self.state.version + 1)
+        self._num_skipped = 0
+        self._lessons.forget()
+        metrics = {"num_updates": 0.0, "num_trained": 0.0, "num_tokens": 0.0, "loss": 0.0}
+        notices = (*batch.notices, self.guard.told(fall))
+        return replace(batch, finished=(), notices=notices), {
+            **metrics,
+            "rolled_back_to": float(fall.to),
+        }
+
+    async def _taken(
+        self, batch: RolloutBatch, fall: Fall | None, *, began: float
+    ) -> dict[str, float]:
+        """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
+        work = self._step(batch) if fall is None else self._go_back(batch, fall)
+        batch, metrics = await work
+        books, credit = self.source.buffer, self.learner.trainer.credit
         metrics["step_s"] = time.monotonic() - began
-        self._success = batch.metrics.get("success", 0.0)
-        self._count_idle(metrics, has_update=bool(metrics.get("num_updates")))
+        self.guard.learnt(metrics)
         self.state.step += 1
         self.state.train_seconds = time.monotonic() - self._began
         self.state.tasks = self.source.state()
         self.state.ledger = books.ledger.snapshot()
         self.progress.report_state(self.state, waiting=books.waiting_groups())
-        told = replace(batch, notices=(*batch.notices, *trainer.notices))
-        self._unreported = (told, metrics, trainer.credit)
+        self._unreported = (batch, metrics, credit)
         return metrics
 
     def _report(self) -> None:
@@ -217,12 +255,6 @@ class TrainingLoop:
             # As they are now: a run that was stopped reports its last step after it has cancelled its episodes.
             self.services.run_dir.write_ledger(self.source.buffer.ledger.snapshot())
             self.services.plugins.notify.on_step(step=self.state.step, metrics=values)
-
-    def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
-        """Steps in a row that changed nothing: without anything to train, and with no finite gradient."""
-        is_skipped = not has_update and bool(metrics.get("num_skipped_updates"))
-        self._num_skipped = self._num_skipped + 1 if is_skipped else 0
-        self._num_empty = 0 if has_update or is_skipped else self._num_empty + 1
 
     async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
         """The weights as `version`. If they did not change, only the number is new."""
@@ -342,22 +374,3 @@ def update_timeout_s(weights: str | Path | None) -> float:
     except OSError:
         num_bytes = 0
     return UPDATE_TIMEOUT_S + num_bytes / SLOWEST_BYTES_PER_S
-
-
-ALMOST = 0.01
-STUCK = (
-    "note: the attempts at each task all earn the same, as of a policy that has one answer only: areal-sdk inspect "
-    "{run} --worst 5. Go on from better weights (--init-from {run} takes the best), with a lower "
-    "trainer.learning_rate, or with an entropy bonus where the algorithm has one"
-)
-
-
-def ended_empty(success: float) -> str:
-    """Why a run ends whose batches have no gradient any more, by the success of its last batch.
-
-    >>> ended_empty(1.0), ended_empty(0.0), ended_empty(0.6)
-    ('solved', 'hopeless', 'stuck')
-    """
-    if success >= 1 - ALMOST:
-        return "solved"
-    return "hopeless" if success <= ALMOST else "stuck"

@@ -20,6 +20,7 @@ from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
 from areal_sdk.loop.evaluation.recorded import recorded_before
 from areal_sdk.loop.gateway import check_listens, read_users
+from areal_sdk.loop.guard import CollapseGuard
 from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
@@ -86,6 +87,14 @@ class RunPlan:
     @property
     def splits(self) -> Sequence[str]:
         return tuple(self.eval_tasks)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the tasks stay as hard as they are: neither callers, nor a curriculum, nor a stream chooses them."""
+        is_mixed = bool(self.config.mixture) and self.config.curriculum.target is None
+        return is_mixed or not (
+            self.train_tasks is None or isinstance(self.train_tasks, TaskStream)
+        )
 
     def run(
         self,
@@ -258,7 +267,7 @@ async def run_training(
             before = await in_thread(
                 lambda: recorded_before(run_dir, plan.splits), name="read what was measured before"
             )
-        ended, ledger = await _train(services, plan, learner, evaluator, progress)
+        ended, ledger, better = await _train(services, plan, learner, evaluator, progress)
         after: Reports = {}
         if config.eval.after and (state.step or not before):  # else `before` measured these weights
             after = await evaluator.measure_last()
@@ -275,6 +284,8 @@ async def run_training(
             ledger=ledger,
             best=None if best.best is None else best.best.to_json(),
             warnings=plan.warnings,
+            better=better,
+            rollbacks=state.guard.get("num_rollbacks", 0),
         )
         progress.report_end(summary)
         return summary
@@ -315,8 +326,9 @@ async def _train(
     learner: Learner,
     evaluator: Evaluator,
     progress: Progress,
-) -> tuple[str, Mapping[str, Any]]:
-    """Take the steps and save the last one; returns why they ended, and where every episode went."""
+) -> tuple[str, Mapping[str, Any], int | None]:
+    """Take the steps and save the last one; returns why they ended, where every episode went, and the step of better
+    weights than the last, if there are any that no evaluation chose."""
     open_source = follow_callers
     if plan.train_tasks is not None:
         open_source = partial(play_tasks, plan.train_tasks)
@@ -327,14 +339,19 @@ async def _train(
         services.engine.observe_outages(source.buffer.hold)
         ledger, write = source.buffer.ledger, services.run_dir.write_ledger
         try:
-            ended = await TrainingLoop(services, learner, source, evaluator, progress).run()
+            guard = CollapseGuard.of(plan.config, learner, progress, is_steady=plan.is_steady)
+            loop = TrainingLoop(services, learner, source, evaluator, progress, guard)
+            ended = await loop.run()
         except BaseException:
             with suppress(StorageError):  # the error that ends the run says more
                 write(ledger.snapshot())
             raise
         await learner.save()
     write(ledger.snapshot())
-    return ended, ledger.snapshot()
+    if evaluator.best.best is not None:
+        return ended, ledger.snapshot(), None
+    guard.tell_of_better()
+    return ended, ledger.snapshot(), guard.better
 
 
 async def _no_agent(task: Task, context: EpisodeContext) -> NoReturn:

@@ -1,6 +1,7 @@
 """Runs side by side: the settings that differ, and the results."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -18,7 +19,7 @@ Number = float | int | None
 
 
 def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """For each setting that differs, its value in each of the runs; None where it is not set."""
+    """The settings that differ, each with its value in each of the runs; None if it is not set."""
     flat = [{join_key(*parts): value for parts, value in leaves(config)} for config in configs]
     keys = sorted({key for settings in flat for key in settings if key not in NAMES})
     values = {key: [settings.get(key) for settings in flat] for key in keys}
@@ -43,7 +44,7 @@ def figures_of(run_dir: RunDir) -> dict[str, Number]:
         f"reward, last {NUM_STEPS} steps": _mean(steps[-NUM_STEPS:], "batch/reward"),
         "episodes trained": ledger.get("trained"),
         "episodes dropped": sum(ledger["dropped"].values()) if "dropped" in ledger else None,
-        "seconds a step (median)": _median(steps, "train/step_s"),
+        "seconds a step (median)": _seconds_a_step(steps),
         "tokens sampled a second": _mean(steps, "sampled_per_s"),
         "staleness (mean)": _mean(steps, "batch/staleness"),
         "entropy, last": last.get("train/entropy"),
@@ -59,9 +60,12 @@ def _mean(steps: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _median(steps: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = _values(steps, name)
-    return median(values) if values else None
+def _seconds_a_step(steps: Sequence[Mapping[str, Any]]) -> float | None:
+    """The median time from the end of one step to the end of the next, the wait for episodes included."""
+    begins_whole = bool(steps) and steps[0]["step"] == 1
+    ends = [0.0] * begins_whole + _values(steps, "train_seconds")
+    seconds = [end - begin for begin, end in pairwise(ends)]
+    return median(seconds) if seconds else None
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

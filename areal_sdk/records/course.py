@@ -31,7 +31,8 @@ class Course:
     steps: Sequence[int]
     values: Sequence[float]
     scale: float
-    """A large difference: 1 for a success, twice the largest spread in a batch for a reward."""
+    """A large difference: 1 for a success, twice the largest spread in a batch for a reward, unless that
+    is of one batch alone."""
     entropies: Sequence[float | None]
 
     @property
@@ -49,10 +50,16 @@ class Course:
 
     @property
     def error(self) -> float:
-        """The standard error of the difference of two windows. What changes from step to step is chance."""
+        """The standard error of the difference of two windows. What changes from step to step is chance.
+
+        The larger of two estimates: the median change is 0 where most steps score alike, and the mean of
+        squared changes is small where most of them changed a little.
+        """
         changes = [abs(b - a) for a, b in pairwise(self.values)]
-        width = len(self.values) + 1 - len(self.means)
-        return NORMAL * median(changes) / sqrt(width) if changes else 0.0
+        if not changes:
+            return 0.0
+        usual = max(NORMAL * median(changes), sqrt(fmean(change**2 for change in changes)))
+        return usual / sqrt(len(self.values) + 1 - len(self.means))
 
     @property
     def rose(self) -> bool:
@@ -65,16 +72,17 @@ class Course:
         return best - self.last > least
 
     def told(self) -> str:
-        """What became of the measure, in one line.
+        """The course of the measure in one line.
 
         >>> Course("success", range(1, 7), (0.1, 0.1, 0.1, 0.7, 0.8, 0.9), 1.0, [None] * 6).told()
         'success 0.10 -> 0.80 in 6 steps'
         """
-        first, last = _number(self.first), _number(self.last)
+        first, last = number(self.first), number(self.last)
         return f"{self.name} {first} -> {last} in {counted(len(self.values), 'step')}"
 
     def told_fall(self) -> str:
-        """When the measure was best, what it is now, and what the entropy did meanwhile.
+        """The fall of the measure in one line: when it was best, what it is now, and what the
+        entropy did meanwhile.
 
         >>> values, entropies = (0.2, 0.5, 0.8, 0.1, 0.1, 0.0), (0.5, 0.5, 0.5, 0.6, 1.7, 2.0)
         >>> Course("success", range(1, 7), values, 1.0, entropies).told_fall()
@@ -84,7 +92,7 @@ class Course:
         width = len(self.values) + 1 - len(means)
         at = means.index(max(means)) + width - 1
         fall = (
-            f"{self.name} was {_number(max(means))} at step {self.steps[at]} and is {_number(self.last)} at step "
+            f"{self.name} was {number(max(means))} at step {self.steps[at]} and is {number(self.last)} at step "
             f"{self.steps[-1]}"
         )
         later = [
@@ -123,14 +131,42 @@ def windows(values: Sequence[float]) -> list[float]:
 
 def _course(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
     known = [step for step in steps if step.get(f"batch/{name}") is not None]
-    spread = max((step.get("batch/reward_std") or 0.0 for step in known), default=0.0)
-    return Course(
-        name,
-        [step["step"] for step in known],
-        [float(step[f"batch/{name}"]) for step in known],
-        1.0 if name == "success" else 2.0 * spread,
-        [step.get("train/entropy") for step in known],
-    )
+    values = [float(step[f"batch/{name}"]) for step in known]
+    scale = 1.0
+    if name == "reward":
+        spreads = [float(step.get("batch/reward_std") or 0.0) for step in known]
+        scale = 2.0 * max(_middles(spreads), default=0.0)
+        values = without_spikes(values, scale)
+    entropies = [step.get("train/entropy") for step in known]
+    return Course(name, [step["step"] for step in known], values, scale, entropies)
+
+
+def without_spikes(values: Sequence[float], scale: float) -> list[float]:
+    """`values`, none of them farther than `scale` from the median of its neighbourhood.
+
+    One absurd reward in a batch moves the mean of its step and of nothing else.
+
+    >>> without_spikes([0.1, 0.2, -15.0, 0.2, 0.3], scale=0.5)
+    [0.1, 0.2, -0.3, 0.2, 0.3]
+    """
+    if not scale:
+        return list(values)
+    return [
+        min(max(value, middle - scale), middle + scale)
+        for value, middle in zip(values, _middles(values), strict=True)
+    ]
+
+
+def _middles(values: Sequence[float]) -> list[float]:
+    """The median of the three values nearest to each value; the value itself if there are fewer.
+
+    >>> _middles([0.5, 30.0, 0.4, 0.3])
+    [0.5, 0.5, 0.4, 0.4]
+    """
+    if len(values) < 3:
+        return list(values)
+    starts = [min(max(at - 1, 0), len(values) - 3) for at in range(len(values))]
+    return [median(values[start : start + 3]) for start in starts]
 
 
 def _moved(course: Course) -> float:
@@ -139,5 +175,5 @@ def _moved(course: Course) -> float:
     return (max(course.means) - min(course.means)) / course.scale
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:.2f}" if 0.01 <= abs(value) < 100 or not value else f"{value:.2g}"

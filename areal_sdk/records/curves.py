@@ -49,15 +49,16 @@ STEPS: Mapping[str, Mapping[str, str]] = {
     "episodes that a limit ended": {"batch/truncated": "share"},
     "episodes that called a tool": {"batch/called_tools": "of those that were offered one"},
     "tokens sampled a second": {"sampled_per_s": "tokens"},
-    "seconds a step": {"train/step_s": "step", "batch/waited_s": "waited for episodes"},
+    "seconds a step": {"train/step_s": "computed", "batch/waited_s": "waited for episodes"},
 }
-"""For each panel of the steps, the metrics it shows with their labels."""
+"""Metrics of each panel of the steps, with their labels."""
 
 
 SOURCES_IN_PANEL = 4
 _OUTCOME = "batch/outcome/"
 MAX_OUTCOME_PANELS = 8
-"""Of the metrics that the outcomes of episodes carry; `inspect --json` has all."""
+"""Largest number of panels for metrics that the outcomes of episodes carry; `inspect --json` has
+all."""
 
 
 def panels_of(run_dir: RunDir) -> list[Panel]:
@@ -78,7 +79,8 @@ def panels_of(run_dir: RunDir) -> list[Panel]:
 
 
 def _latest(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of an evaluation that was made again the latest one, in the order of the steps."""
+    """The evaluations in the order of the steps. Of an evaluation that was made again, the latest
+    one."""
     by_place = {(event.get("split", ""), event.get("step", 0)): event for event in events}
     return sorted(by_place.values(), key=lambda event: float(event.get("step", 0)))
 

@@ -13,6 +13,15 @@ from statistics import fmean, median
 from typing import Any
 
 from areal_sdk.records.course import Course, course_of, windows
+from areal_sdk.records.cures import (
+    CUT,
+    LIMITS,
+    SOLVED,
+    WITHOUT_REWARD,
+    Lengths,
+    to_get_a_signal,
+    to_get_rewards,
+)
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.terminal import counted
 
@@ -21,7 +30,7 @@ Settings = Mapping[str, Any]
 
 
 class Need(StrEnum):
-    """What a run needs to learn, in the order in which it is looked for."""
+    """A need of a run that is to learn, in the order in which needs are checked."""
 
     SIGNAL = "signal"
     GRADIENT = "gradient"
@@ -37,11 +46,11 @@ class Bounds:
     """The figures beyond which something is missing. Tests hold them against recorded runs."""
 
     few_groups: int = 16
-    """Fewer groups say nothing."""
+    """Number of groups below which they say nothing."""
     few_steps: int = 8
-    """Fewer steps say only whether there are a signal and a gradient."""
+    """Number of steps below which they say only whether there are a signal and a gradient."""
     many_steps: int = 20
-    """So many steps without a gain say that the rewards may be chance."""
+    """Number of steps without a gain that say that the rewards may be chance."""
     differing: float = 0.1
     """Share of the groups whose rewards differ, in the best part of a run: with less there is no signal."""
     updating: float = 0.5
@@ -52,13 +61,13 @@ class Bounds:
     """KL in nats a token that all steps reach together, if they go one way: with more they add up."""
     jump: float = 0.3
     """KL in nats a token by which a single step moves the policy: with more it jumped."""
-    cut: float = 0.3
+    cut: float = CUT
     """Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
     stale: float = 0.3
     """Share of the episodes that were dropped as too old: with more they are too old."""
     effective: float = 0.5
     """Effective share of the trained samples (`train/ess`), median: with less they are too old."""
-    solved: float = 0.95
+    solved: float = SOLVED
     """Success from which there is nothing left to learn."""
 
 
@@ -109,27 +118,16 @@ def verdict_of(
     return RunVerdict(None, f"too early to tell: {course.told()}")
 
 
-_LIMITS = "rollout.max_turns, rollout.max_new_tokens or rollout.max_episode_tokens"
-_LOST = {
-    "batch/unjudged_share": f"if a limit ended them, raise {_LIMITS}, or let the agent score them",
-    "batch/timeout_share": "raise rollout.episode_timeout_s, or bound the episodes by rollout.max_turns",
-    "batch/agent_error_share": "catch what the agent raises, or set rollout.on_agent_error to a reward",
-    "batch/reward_error_share": "let the reward function return a low number for what it cannot read",
-    "batch/environment_error_share": "let the environment answer what it cannot read with a low reward",
-}
-"""For each share of episodes without a reward what to change."""
-
-
 def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
     """Episodes that get a reward. What the policy does wrong in the others escapes the reward."""
-    shares = {name: _mean(steps, name) or 0.0 for name in _LOST}
+    shares = {name: _mean(steps, name) or 0.0 for name in WITHOUT_REWARD}
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] <= bounds.cut:
         return None
     return RunVerdict(
         Need.ROOM,
         f"{shares[worst]:.0%} of the episodes got no reward and are not trained ({worst.partition('/')[2]})",
-        _LOST[worst],
+        to_get_rewards(shares),
     )
 
 
@@ -151,16 +149,6 @@ def _signal(
     room = _room(steps, settings, course, bounds)
     cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
     return RunVerdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
-
-
-def to_get_a_signal(success: float, *, solved: float = BOUNDS.solved) -> str:
-    """What to try where the attempts at each task earn the same, and this share of them succeeds."""
-    if success >= solved:
-        return "take harder tasks"
-    return (
-        "show an example in the prompt, imitate demonstrations first (areal-sdk sft), reward partial success, or "
-        "begin with easier tasks"
-    )
 
 
 def differing(step: Step) -> float | None:
@@ -240,7 +228,7 @@ def _rate(
 
 
 def _to_move_less(settings: Settings) -> str:
-    """How to make the steps smaller: by a fixed rate, or by the bound that the rate follows."""
+    """Advice to make the steps smaller: by a fixed rate, or by the bound that the rate follows."""
     rate, bound = (
         _setting(settings, f"trainer.{key}") for key in ("learning_rate", "trust_region")
     )
@@ -273,10 +261,28 @@ def _room(
 ) -> RunVerdict | None:
     """Episodes that end by themselves."""
     share = _mean(steps, "batch/truncated")
+    if (grew := _growth(steps, bounds)) is not None:
+        truncated = _setting(settings, "rollout.truncated")
+        cure = (
+            f"{_to_move_less(settings)}; or raise {LIMITS}, if answers are meant to grow"
+            if truncated == "score"
+            else f'set rollout.truncated = "score" ({truncated}): an episode without an end teaches nothing now'
+        )
+        return RunVerdict(Need.ROOM, grew, cure)
     if share is None or share <= bounds.cut:
         return None
     figures = f"{share:.0%} of the episodes ran into a limit before they had ended"
-    return RunVerdict(Need.ROOM, figures, f"raise {_LIMITS}")
+    return RunVerdict(Need.ROOM, figures, f"raise {LIMITS}")
+
+
+def _growth(steps: Sequence[Step], bounds: Bounds) -> str | None:
+    """The growth of episodes into a limit, from the first window of steps to the last one."""
+    names = ("batch/sampled_tokens", "batch/truncated")
+    known = [[step[name] for step in steps if step.get(name) is not None] for name in names]
+    if not all(known):
+        return None
+    lengths = [Lengths(*means) for means in zip(*map(windows, known), strict=False)]
+    return lengths[-1].growth_since(lengths[0], least=bounds.cut)
 
 
 def _freshness(
@@ -305,7 +311,7 @@ def _freshness(
 def _stay(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
-    """What was learnt is not lost."""
+    """The verdict that the run lost what it had learnt; None if it did not."""
     if not course.fell:
         return None
     return RunVerdict(

@@ -21,6 +21,7 @@ from areal_sdk.config import RunSection
 from areal_sdk.fsdp.checkpoint import (
     export_model,
     load_checkpoint,
+    roll_back,
     save_checkpoint,
     whole_weights,
 )
@@ -106,6 +107,49 @@ def test_a_checkpoint_before_the_first_step_loads(spec: TrainerSpec, tmp_path: P
     losses(again, range(1, 2))
     load_checkpoint(again, tmp_path / "step-0")
     assert losses(again, range(1)) == expected
+
+
+def test_weights_that_are_put_back_are_those_that_were_kept_and_the_clock_goes_on(
+    spec: TrainerSpec, tmp_path: Path
+) -> None:
+    trainer = RankTrainer(with_preset(spec, "ppo"))
+    losses(trainer, range(2))
+    save_checkpoint(trainer, tmp_path / "good-2", {})
+    kept = learned(trainer)
+    losses(trainer, range(2, 4))
+    assert not all(map(torch.equal, learned(trainer), kept))
+    for tightness in (2.0, 4.0):
+        roll_back(trainer, tmp_path / "good-2")
+        assert all(map(torch.equal, learned(trainer), kept))
+        assert trainer.region.tightness == tightness
+    assert trainer.critic is not None
+    assert (trainer.num_steps, trainer.critic.num_steps, trainer.num_updates) == (6, 6, 2)
+    save_checkpoint(trainer, tmp_path / "step-6", {})
+    resumed = RankTrainer(with_preset(spec, "ppo"))
+    load_checkpoint(resumed, tmp_path / "step-6")
+    assert resumed.region.tightness == 4.0
+    assert losses(resumed, range(1)) == losses(trainer, range(1))
+
+
+def learned(trainer: RankTrainer) -> list[torch.Tensor]:
+    """Copies of the weights and the moments of the policy."""
+    moments = trainer.optimizer.state.values()
+    found = [*trainer.policy.parameters(), *(one for of in moments for one in of.values())]
+    return [one.detach().clone() for one in found]
+
+
+def test_a_step_after_the_weights_of_the_warm_up_were_put_back_is_one_of_the_policy(
+    spec: TrainerSpec, tmp_path: Path
+) -> None:
+    trainer = RankTrainer(spec)
+    trainer.learn([Demonstration((1, 2, 3), (False, True, True))], learning_rate=1e-3)
+    save_checkpoint(trainer, tmp_path / "good-0", {})
+    losses(trainer, range(3))
+    roll_back(trainer, tmp_path / "good-0")
+    assert (trainer.phase, trainer.num_steps, trainer.num_updates) == ("policy", 4, 0)
+    assert not trainer.optimizer.state
+    losses(trainer, range(1))
+    assert (trainer.num_steps, trainer.num_updates) == (5, 1)
 
 
 def test_loading_restores_the_generator(spec: TrainerSpec, tmp_path: Path) -> None:

@@ -92,6 +92,24 @@ async def test_ranks_that_share_rows_take_the_steps_of_one_rank(
     assert_same_learning(alone, together)
 
 
+@pytest.mark.long
+async def test_they_hold_an_update_as_one_rank_does(four_heads: Path, tmp_path: Path) -> None:
+    """Each has the distributions of its own tokens alone."""
+    spec = trainer_spec(
+        four_heads, precision="float32", device="cpu", learning_rate=0.05, warmup_steps=0
+    )
+    one = RankTrainer(spec).step(batch(), version=1)
+    client = FSDPTrainer(changed(spec, ranks=2, sequence_ranks=2), log_dir=tmp_path / "logs")
+    await client.start()
+    try:
+        many = await client.step(batch(), version=1, timeout_s=120)
+    finally:
+        await client.aclose()
+    assert one["update_share"] < 0.5
+    for name in ("update_share", "kl_step", "kl_behaviour_after"):
+        assert many[name] == pytest.approx(one[name], rel=1e-3), name
+
+
 @pytest.mark.slow
 async def test_in_bfloat16_they_differ_by_rounding(spec: TrainerSpec, tmp_path: Path) -> None:
     spec = changed(spec, precision="bfloat16")

@@ -14,7 +14,7 @@ from areal_sdk.algorithms.advantages.running import NAMES_FROM
 from areal_sdk.algorithms.objectives import Loss, PolicyTerms
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.step.metrics import Distances
+from areal_sdk.fsdp.step.notices import Distances
 from areal_sdk.fsdp.step.optimizer import Applied
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import TrajectoryGroup

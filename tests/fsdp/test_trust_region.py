@@ -1,6 +1,8 @@
 """The bound on an update, taking part of an update back, and the rate that follows the bound."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +12,22 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from areal_sdk.algorithms.batch import Batch
-from areal_sdk.algorithms.examples import Example
+from areal_sdk.config.sections.learning import FIRST_LEARNING_RATE
 from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.fsdp.step.probe import NUM_TERMS, Likeliest, sampled
 from areal_sdk.fsdp.step.trust_region import (
     CLOSE,
     FACTOR,
-    NUM_TERMS,
     PER_TOKEN,
     REMEMBERED,
     Moved,
     Update,
     UpdateLimit,
-    sampled,
+    summary,
 )
-from areal_sdk.trajectory import Branch
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 from .episodes import make_groups
 from .specs import changed, trainer_spec, with_preset
@@ -109,7 +111,8 @@ def held(kl_of_share: dict[str, float], *, bound: float, power: float) -> tuple[
         count += 1
         return kl_of_share["whole"] * now**power, 0.0
 
-    moved = UpdateLimit(0.3, is_followed=True).hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
+    limit = UpdateLimit(0.3, is_followed=True, noise=0.0)
+    moved = limit.hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
     return moved, now, count
 
 
@@ -129,7 +132,7 @@ def test_an_update_is_held_within_the_bound_and_no_further_than_needed(
 
 @pytest.mark.parametrize("step", [0.05, 0.3, 0.9])
 def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float) -> None:
-    """In bfloat16 a small part of an update changes no logprob, and a larger part too much."""
+    """A small part of an update changes no logprob in bfloat16, and a larger part changes too much."""
     now = 1.0
 
     class Rounded:
@@ -147,6 +150,48 @@ def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float)
     assert moved.share <= step
 
 
+class Noisy:
+    """An update of KL `whole`, measured with rounding errors that add `noise` to every KL."""
+
+    def __init__(self, *, whole: float, noise: float) -> None:
+        self.now, self.count, self.whole, self.noise = 1.0, 0, whole, noise
+
+    def scale(self, share: float, to: float) -> None:
+        assert share == pytest.approx(self.now)
+        self.now = to
+
+    def measure(self) -> tuple[float, float]:
+        self.count += 1
+        return self.whole * self.now**2 + self.noise, 0.0
+
+    def held(self, limit: UpdateLimit) -> Moved:
+        return limit.hold(self, self.measure, bound=1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 30.0])
+def test_what_rounding_alone_changes_is_no_movement(noise: float) -> None:
+    limit = UpdateLimit(0.3, is_followed=True)
+    small = Noisy(whole=0.1, noise=noise)
+    moved = small.held(limit)
+    assert (moved.share, small.now) == (1.0, 1.0)
+    assert moved.filled == pytest.approx(0.1, rel=0.02)
+    assert small.count == 2, "once more, for the noise"
+    again = Noisy(whole=0.1, noise=noise)
+    assert again.held(limit).share == 1.0
+    assert again.count == 1, "the noise is known"
+    large = Noisy(whole=50.0, noise=noise)
+    large.held(limit)
+    assert 0.4 < 50.0 * large.now**2 <= CLOSE
+
+
+def test_noise_that_grows_or_falls_is_measured_again() -> None:
+    limit = UpdateLimit(0.3, is_followed=True)
+    for noise in (2.0, 20.0, 1.0):
+        update = Noisy(whole=0.1, noise=noise)
+        assert update.held(limit).share == 1.0
+    assert limit.noise == pytest.approx(1.1), "the least KL since it was measured"
+
+
 def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
     moved, now, _ = held({"whole": math.nan}, bound=1.0, power=1.0)
     assert (moved.share, now) == (0.0, 0.0)
@@ -159,65 +204,145 @@ def test_the_bound_is_of_an_episode_and_of_a_token() -> None:
     assert UpdateLimit(0.0, is_followed=True).bound(3.0) == math.inf
 
 
+def test_a_step_of_several_updates_moved_by_all_of_them() -> None:
+    assert summary([FULL, HELD])["kl_step"] == pytest.approx(FULL.kl + HELD.kl)
+
+
 # the rate
+
+
+def test_a_tighter_bound_holds_also_where_none_was_asked_for() -> None:
+    for per_episode, untightened in ((0.3, 0.003), (0.0, math.inf)):
+        region = UpdateLimit(per_episode, is_followed=False)
+        assert region.bound(100.0) == pytest.approx(untightened)
+        region.tighten()
+        assert region.bound(100.0) == pytest.approx(0.0015)
+        region.tighten()
+        assert region.bound(100.0) == pytest.approx(0.00075)
 
 
 def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None:
     region = UpdateLimit(0.3, is_followed=True)
     for _ in range(REMEMBERED - 1):
-        region.follow([CALM], spread=1.0, is_full=True)
+        region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
         assert region.factor == 1.0
-    region.follow([CALM], spread=0.1, is_full=True)
+    region.follow([CALM], spread=0.1, schedule=1.0, is_warm=True)
     assert region.factor == 1.0, "few groups differ: more noise than gradient"
-    region.follow([CALM], spread=1.0, is_full=False)
-    assert region.factor == 1.0, "a warm-up or a schedule keeps the rate low"
-    region.follow([CALM], spread=1.0, is_full=True)
+    region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == FACTOR
-    region.follow([CALM, FULL], spread=1.0, is_full=True)
-    region.follow([CALM], spread=1.0, is_full=True)
+    region.follow([CALM, FULL], spread=1.0, schedule=1.0, is_warm=True)
+    region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == FACTOR, "one full update, and the steps are counted anew"
+
+
+def test_under_a_schedule_a_step_is_calm_by_the_square_of_what_the_schedule_left() -> None:
+    whole = replace(CALM, filled=0.2)
+    for schedule, factor in ((1.0, FACTOR), (0.5, 1.0)):
+        region = UpdateLimit(0.3, is_followed=True)
+        for _ in range(REMEMBERED):
+            region.follow([whole], spread=1.0, schedule=schedule, is_warm=True)
+        assert region.factor == factor
+    region = UpdateLimit(0.3, is_followed=True)
+    for _ in range(REMEMBERED):
+        region.follow([replace(CALM, filled=0.04)], spread=1.0, schedule=0.5, is_warm=True)
+    assert region.factor == FACTOR
+
+
+def test_calm_steps_count_neither_in_the_warm_up_nor_where_an_update_was_taken_back() -> None:
+    region = UpdateLimit(0.3, is_followed=True)
+    for _ in range(REMEMBERED):
+        region.follow([CALM], spread=1.0, schedule=1.0, is_warm=False)
+    region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.factor == 1.0
+    gone = Moved(kl=0.0, kl_behaviour=0.0, share=0.0, filled=0.0)
+    region = UpdateLimit(0.3, is_followed=True)
+    for _ in range(REMEMBERED):
+        region.follow([gone], spread=1.0, schedule=1.0, is_warm=True)
+    fallen = region.factor
+    region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.factor == fallen < 1.0
 
 
 def test_the_rate_falls_with_each_step_that_is_held_and_nothing_else_moves_it() -> None:
     region = UpdateLimit(0.3, is_followed=True)
-    region.follow([FULL, HELD], spread=0.0, is_full=False)
+    region.follow([FULL, HELD], spread=0.0, schedule=0.5, is_warm=False)
     assert region.factor == pytest.approx(1 / FACTOR)
-    region.follow([], spread=1.0, is_full=True)
+    region.follow([], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == pytest.approx(1 / FACTOR)
     fixed = UpdateLimit(0.3, is_followed=False)
-    fixed.follow([HELD], spread=1.0, is_full=True)
+    fixed.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
     assert fixed.factor == 1.0
 
 
 # the sample
 
 
-def example(group: int, tokens: list[int]) -> Example:
-    zeros = np.zeros(len(tokens) - 1, np.float32)
-    places = np.arange(1, len(tokens))
-    return Example(
-        Branch(tokens), places, zeros, zeros, places * 0, zeros + 1, zeros.astype(bool), group
-    )
+def made_groups(answers: Sequence[Sequence[Sequence[int]]]) -> list[TrajectoryGroup]:
+    """Groups by the trained tokens of their episodes, after a prompt of one token."""
+    return [
+        TrajectoryGroup(
+            f"g{number}",
+            "task",
+            tuple(
+                Trajectory(
+                    episode_id=f"g{number}/{sibling}",
+                    task_id="task",
+                    tokens=(0, *answer),
+                    loss_mask=(False,) + (True,) * len(answer),
+                    logprobs=(0.0,) + (-1.0,) * len(answer),
+                    versions=(-1,) + (0,) * len(answer),
+                    temperatures=(1.0,) * (len(answer) + 1),
+                    turn_of_token=(-1,) + (0,) * len(answer),
+                    reward=0.0,
+                )
+                for sibling, answer in enumerate(of_group)
+            ),
+        )
+        for number, of_group in enumerate(answers)
+    ]
+
+
+def drawn_groups(num_groups: int, size: int, length: int) -> list[TrajectoryGroup]:
+    rng = np.random.default_rng(0)
+    return made_groups(rng.integers(0, 99, (num_groups, size, length)).tolist())
+
+
+def names(groups: Sequence[TrajectoryGroup]) -> set[str]:
+    return {t.episode_id for group in groups for t in group.trajectories}
 
 
 def test_a_sample_is_all_of_a_small_minibatch_and_a_part_of_a_large_one() -> None:
-    rng = np.random.default_rng(0)
-    few = [example(g, rng.integers(0, 99, 5).tolist()) for g in range(3) for _ in range(4)]
-    assert sampled(few, seed=0) == list(range(len(few)))
-    many = [example(g, rng.integers(0, 99, 65).tolist()) for g in range(100) for _ in range(8)]
+    few = drawn_groups(3, 4, 4)
+    assert sampled(few, seed=0) == few
+    many = drawn_groups(100, 8, 64)
     chosen = sampled(many, seed=0)
-    assert sum(len(many[i].targets_T) for i in chosen) >= NUM_TERMS
-    assert len(chosen) == 50, "a sixteenth"
-    assert len({many[i].group for i in chosen}) == 25, "two of a group"
-    assert sampled(many, seed=1) != chosen
+    assert sum(t.num_trained for group in chosen for t in group.trajectories) >= NUM_TERMS
+    assert sorted(len(group.trajectories) for group in chosen) == [1] + [2] * 12, (
+        "a thirty-second part, two of a group"
+    )
+    assert names(sampled(many, seed=1)) != names(chosen)
 
 
-def test_the_order_of_the_sequences_does_not_change_the_sample() -> None:
-    rng = np.random.default_rng(1)
-    many = [example(g, rng.integers(0, 99, 33).tolist()) for g in range(20) for _ in range(4)]
-    chosen = [many[i] for i in sampled(many, seed=3)]
-    turned = many[::-1]
-    assert {id(e) for e in chosen} == {id(turned[i]) for i in sampled(turned, seed=3)}
+def test_the_order_of_groups_and_siblings_does_not_change_the_sample() -> None:
+    many = drawn_groups(20, 4, 32)
+    turned = [replace(g, trajectories=g.trajectories[::-1]) for g in reversed(many)]
+    assert names(sampled(many, seed=3)) == names(sampled(turned, seed=3))
+
+
+def test_equal_answers_are_in_the_sample_as_often_as_others() -> None:
+    rng = np.random.default_rng(2)
+    lone, converged, count = 0, 0, 0
+    for seed in range(50):
+        answers = rng.integers(0, 99, (64, 8, 32))
+        answers[::2] = answers[::2, :1]  # every other group has converged
+        answers[::4, 7] = 99  # but for one answer, in every fourth
+        chosen = sampled(made_groups(answers.tolist()), seed=seed)
+        of_kind = [(int(group.id[1:]), t) for group in chosen for t in group.trajectories]
+        count += len(of_kind)
+        converged += sum(number % 2 == 0 for number, _ in of_kind)
+        lone += sum(t.tokens[1] == 99 for _, t in of_kind)
+    assert converged / count == pytest.approx(1 / 2, abs=0.06)
+    assert lone / count == pytest.approx(1 / 32, abs=0.015)
 
 
 # a trainer
@@ -236,8 +361,28 @@ def test_a_step_that_is_far_too_large_is_held_and_is_a_smaller_step(spec: Traine
     torch.testing.assert_close(weights(bold), weights(small), rtol=1e-4, atol=1e-6)
 
 
-def test_the_kl_of_a_step_is_about_that_of_the_whole_vocabulary(spec: TrainerSpec) -> None:
-    groups = make_groups(8, 8)
+def test_the_likeliest_tokens_tell_what_moved_and_never_too_much() -> None:
+    torch.manual_seed(0)
+    logits_RV = torch.randn(40, 5000) * 3.0
+    logits_RV[:, :20] += 8.0
+    before_RV = logits_RV.log_softmax(-1)
+    kept = Likeliest()
+    for piece in (before_RV[:30], before_RV[30:]):
+        kept.keep(piece)
+    collapsed = logits_RV.clone()
+    collapsed[:, 4000] += 30.0  # one that was unlikely
+    for after in (logits_RV + torch.randn(40, 5000) * 0.01, logits_RV * 1.5, collapsed):
+        after_RV = after.log_softmax(-1)
+        divergence = kept.divergence()
+        found_R = torch.cat([divergence(after_RV[:30]), divergence(after_RV[30:])])
+        p_RV, q_RV = (x_RV.double().log_softmax(-1) for x_RV in (logits_RV, after))
+        exact_R = (p_RV.exp() * (p_RV - q_RV)).sum(-1)
+        assert (found_R <= 1.01 * exact_R + 1e-6).all()
+        assert found_R.mean() > 0.8 * exact_R.mean()
+
+
+def test_the_kl_of_a_step_is_that_of_the_whole_vocabulary(spec: TrainerSpec) -> None:
+    groups = make_groups(2, 4)
     trainer = RankTrainer(changed(spec, trust_region=0.0))
     metrics = trainer.step(groups, version=0)
     old = AutoModelForCausalLM.from_pretrained(spec.model_dir, dtype=torch.float32)
@@ -246,18 +391,52 @@ def test_the_kl_of_a_step_is_about_that_of_the_whole_vocabulary(spec: TrainerSpe
     exact = []
     for trajectory in (t for group in groups for t in group.trajectories):
         tokens, mask = torch.tensor(trajectory.tokens), torch.tensor(trajectory.loss_mask)
+        heat = torch.tensor(trajectory.temperatures)[1:, None]
         with torch.no_grad():
-            p, q = (model(tokens[None]).logits[0].log_softmax(-1) for model in (old, new))
-        exact += (p.exp() * (p - q)).sum(-1)[:-1][mask[1:]].tolist()
-    # The gradient pushed the very tokens that are measured, and they are few: the estimate is the larger one.
-    assert 1.0 < metrics["kl_step"] / (sum(exact) / len(exact)) < 4.0
+            p, q = (
+                (model(tokens[None]).logits[0, :-1] / heat).log_softmax(-1) for model in (old, new)
+            )
+        exact += (p.exp() * (p - q)).sum(-1)[mask[1:]].tolist()
+    assert metrics["kl_step"] == pytest.approx(sum(exact) / len(exact), rel=0.02)
 
 
-@pytest.mark.parametrize("preset", ["grpo", "ppo"])
+def test_the_bound_an_episode_is_of_all_its_branches(spec: TrainerSpec) -> None:
+    tokens_a_branch, per_episode = 10, 0.1
+    of_branches = [
+        replace(
+            group,
+            trajectories=tuple(
+                replace(t, episode_id=f"{group.id}-{number // 4}", reward=float(number // 4))
+                for number, t in enumerate(group.trajectories)
+            ),
+        )
+        for group in make_groups(3, 8)
+    ]
+    assert per_episode / tokens_a_branch == PER_TOKEN, "a branch alone would have the bound a token"
+    trainer = RankTrainer(changed(spec, learning_rate=0.05, trust_region=per_episode))
+    metrics = trainer.step(of_branches, version=0)
+    assert metrics["update_share"] < 1.0
+    assert metrics["kl_step"] <= CLOSE * per_episode / (4 * tokens_a_branch)
+
+
+def test_in_bfloat16_an_update_is_not_taken_for_what_rounding_does(spec: TrainerSpec) -> None:
+    """A bound below what is measured when nothing moves would hold every update, to nothing."""
+    bold = changed(spec, precision="bfloat16", learning_rate=1e-6, trust_region=7e-6)
+    trainer = RankTrainer(bold)
+    metrics = trainer.step(make_groups(), version=0)
+    bound = trainer.region.bound(10.0)  # there are ten trained tokens an episode
+    assert trainer.region.noise is not None
+    assert metrics["kl_step"] + trainer.region.noise > bound > metrics["kl_step"]
+    assert metrics["update_share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "precision"), [("grpo", "float32"), ("ppo", "float32"), ("grpo", "bfloat16")]
+)
 def test_a_resumed_trainer_goes_on_with_the_rate_that_it_had(
-    spec: TrainerSpec, tmp_path: Path, preset: str
+    spec: TrainerSpec, tmp_path: Path, preset: str, precision: str
 ) -> None:
-    spec = with_preset(changed(spec, learning_rate="auto"), preset)
+    spec = with_preset(changed(spec, learning_rate="auto", precision=precision), preset)
     whole = RankTrainer(spec)
     rates = [whole.step(make_groups(seed=s), version=0)["learning_rate"] for s in range(5)]
     assert rates[-1] > rates[0], "the rate followed"
@@ -267,9 +446,64 @@ def test_a_resumed_trainer_goes_on_with_the_rate_that_it_had(
     for seed in range(5, 8):
         one = whole.step(make_groups(seed=seed), version=0)
         other = resumed.step(make_groups(seed=seed), version=0)
-        assert one["learning_rate"] == other["learning_rate"]
-        assert one["kl_step"] == other["kl_step"]
+        for name in ("learning_rate", "kl_step", "update_share", "loss", "grad_norm"):
+            assert one[name] == other[name], name
+    assert whole.region == resumed.region
     assert torch.equal(weights(whole), weights(resumed))
+
+
+@pytest.mark.parametrize("preset", ["ppo", "reinforce_plus_plus", "areal"])
+def test_the_rate_does_not_rise_where_nearly_all_rewards_are_equal(
+    spec: TrainerSpec, preset: str
+) -> None:
+    """A token that is not compared with siblings has an advantage in all groups."""
+    trainer = RankTrainer(with_preset(changed(spec, learning_rate="auto"), preset))
+    for seed in range(REMEMBERED):
+        (odd, *others), *rest = [
+            group.trajectories for group in make_groups(8, 2, seed=seed, same_reward=True)
+        ]
+        first = (replace(odd, reward=0.0), *others)
+        groups = [
+            TrajectoryGroup(f"g{number}", "task", of_group, "source")
+            for number, of_group in enumerate((first, *rest))
+        ]
+        metrics = trainer.step(groups, version=0)
+        assert metrics["num_idle_groups"] == 0.0
+        assert metrics["spread"] == 1 / 8
+    assert trainer.region.factor == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_rate_follows_under_a_schedule_that_lowers_it(spec: TrainerSpec, schedule: str) -> None:
+    trainer = RankTrainer(changed(spec, learning_rate="auto", schedule=schedule))
+    for seed in range(2 * REMEMBERED):
+        trainer.step(make_groups(seed=seed), version=0)
+    assert trainer.region.factor == pytest.approx(FACTOR ** (REMEMBERED + 1))
+
+
+def test_a_rate_that_was_set_does_not_follow_what_a_checkpoint_has_followed(
+    spec: TrainerSpec, tmp_path: Path
+) -> None:
+    auto = changed(spec, learning_rate="auto")
+    trainer = RankTrainer(auto)
+    for seed in range(REMEMBERED):
+        trainer.step(make_groups(seed=seed), version=0)
+    latest = tmp_path / "0"
+    save_checkpoint(trainer, latest, {})
+
+    def rate_of_resumed(spec: TrainerSpec) -> float:
+        nonlocal latest
+        trainer = RankTrainer(spec)
+        load_checkpoint(trainer, latest)
+        rate = trainer.step(make_groups(), version=0)["learning_rate"]
+        latest = latest.with_name(f"{latest.name}0")
+        save_checkpoint(trainer, latest, {})
+        return rate
+
+    assert rate_of_resumed(changed(spec, learning_rate=1e-6)) == 1e-6
+    assert rate_of_resumed(changed(spec, learning_rate=1e-6, trust_region=0.0)) == 1e-6
+    assert rate_of_resumed(changed(auto, trust_region=0.0)) == FIRST_LEARNING_RATE
+    assert rate_of_resumed(auto) == FACTOR * FIRST_LEARNING_RATE, "and the factor is kept"
 
 
 def test_an_adapter_is_held_too(spec: TrainerSpec) -> None:
@@ -280,6 +514,73 @@ def test_an_adapter_is_held_too(spec: TrainerSpec) -> None:
     metrics = trainer.step(make_groups(seed=2), version=0)
     assert metrics["kl_step"] <= CLOSE * PER_TOKEN
     assert metrics["update_share"] < 1.0
+
+
+def played(length: int, *, group: str, reward: float) -> Trajectory:
+    """An episode of `length` trained tokens."""
+    rng = np.random.default_rng(length)
+    mask = (False,) * 4 + (True,) * length
+    return Trajectory(
+        episode_id=f"{group}-{length}",
+        task_id=group,
+        tokens=(1, 2, 3, 4, *rng.integers(5, 250, length).tolist()),
+        loss_mask=mask,
+        logprobs=tuple(-5.0 * m for m in mask),
+        versions=tuple(m - 1 for m in mask),
+        temperatures=(1.0,) * len(mask),
+        turn_of_token=tuple(m - 1 for m in mask),
+        reward=reward,
+    )
+
+
+def test_long_and_short_episodes_are_held_together(spec: TrainerSpec) -> None:
+    lengths = {"terse": (3, 5, 4, 6), "verbose": (200, 150, 180, 160)}
+    groups = [
+        TrajectoryGroup(
+            name, name, tuple(played(n, group=name, reward=n % 2) for n in of), source=name
+        )
+        for name, of in lengths.items()
+    ]
+    trainer = RankTrainer(changed(spec, learning_rate=0.05))
+    seen: set[int] = set()
+
+    def note(_: object, arguments: tuple[Batch]) -> None:
+        if not torch.is_grad_enabled():
+            seen.update(arguments[0].groups_T.tolist())
+
+    trainer.policy.register_forward_pre_hook(note)
+    bound = 0.3 * 8 / (18 + 690)
+    assert trainer.region.bound((18 + 690) / 8) == pytest.approx(bound)
+    for version in range(4):
+        metrics = trainer.step(groups, version=version)
+        assert 0.0 < metrics["kl_step"] <= CLOSE * bound
+        assert metrics["update_share"] < 0.5
+    assert seen == {0, 1}, "both sources are measured"
+
+
+def test_a_lone_sequence_is_measured_and_held(spec: TrainerSpec) -> None:
+    """The sibling of the sequence said nothing."""
+    siblings = (played(7, group="a", reward=1.0), played(0, group="a", reward=0.0))
+    trainer = RankTrainer(changed(spec, learning_rate=0.05))
+    metrics = trainer.step([TrajectoryGroup("a", "a", siblings)], version=0)
+    assert metrics["num_updates"] == 1.0
+    assert 0.0 < metrics["kl_step"] <= CLOSE * PER_TOKEN
+    assert metrics["update_share"] < 1.0
+
+
+def test_a_critic_takes_its_whole_step_where_the_policy_is_held(spec: TrainerSpec) -> None:
+    spec = with_preset(changed(spec, learning_rate=0.05), "ppo")
+    held, free = RankTrainer(spec), RankTrainer(changed(spec, trust_region=0.0))
+    metrics = [trainer.step(make_groups(), version=0) for trainer in (held, free)]
+    assert metrics[0]["update_share"] < 0.5
+    assert metrics[1]["update_share"] == 1.0
+    assert metrics[0]["value_grad_norm"] == metrics[1]["value_grad_norm"]
+    assert held.critic is not None
+    assert free.critic is not None
+    for one, other in zip(
+        held.critic.model.parameters(), free.critic.model.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
 
 
 def test_groups_that_teach_nothing_are_measured_too(spec: TrainerSpec) -> None:

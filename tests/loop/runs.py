@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.main import _run as exit_code
 from areal_sdk.cli.main import cli
+from areal_sdk.loop.shutdown import SAME_WITHIN_S
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.metrics import read_metrics
 
@@ -62,7 +64,7 @@ def train_and_keep_weights(
     deadline_s: float = DEADLINE_S,
     **settings: Any,
 ) -> str:
-    """What a finished run printed; each version of its weights is in `directory/weights`."""
+    """The output of a finished run; each version of its weights is in `directory/weights`."""
     weights = directory / "weights"
     weights.mkdir()
     env = {**(env or {}), "AREAL_TEST_WEIGHTS": str(weights)}
@@ -80,7 +82,7 @@ def training(
 
 
 def refused(*arguments: str) -> str:
-    """What `areal-sdk` says to arguments that it cannot run; exit code 2.
+    """The words of `areal-sdk` for arguments that it cannot run; exit code 2.
 
     The command runs in this process: it ends before it has started any other.
     """
@@ -93,14 +95,16 @@ def refused(*arguments: str) -> str:
 
 
 def inspect(*arguments: str) -> str:
-    """What `areal-sdk inspect` prints, in this process."""
+    """The output of `areal-sdk inspect`, run in this process."""
     done = CliRunner().invoke(cli, ["inspect", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
 
-def resume_training(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
-    return start_command("train", "--resume", str(directory / "run"), *arguments)
+def resume_training(
+    directory: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    return start_command("train", "--resume", str(directory / "run"), *arguments, env=env)
 
 
 def start_command(
@@ -130,6 +134,13 @@ def finish(
         raise AssertionError(f"still running after {deadline_s} s:\n{output}") from None
     assert process.returncode == code, f"exit code {process.returncode}:\n{output}"
     return output
+
+
+def press_ctrl_c_again(process: "subprocess.Popen[str]", *, pressed_at: float) -> None:
+    """A second Ctrl-C, so late after the first that it is not the same one."""
+    while time.monotonic() - pressed_at < SAME_WITHIN_S and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
 
 
 def told(lines: Iterable[str], pattern: str) -> str:
@@ -184,7 +195,8 @@ def run_dir(directory: Path) -> RunDir:
 
 
 def readable_by_others(directory: Path) -> list[str]:
-    """What another user may read there, or could if the directory was opened to others: not the weights."""
+    """Files that another user may read there, or could if the directory was opened to others: not
+    the weights."""
     found = [directory, *directory.rglob("*")]
     return [
         path.relative_to(directory).as_posix()

@@ -1,4 +1,4 @@
-"""How runs end when something else than the last step ends them."""
+"""Runs end in order when something else than the last step ends them."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.loop.endings import LatestLessons
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import (
     DEADLINE_S,
@@ -25,7 +26,7 @@ from tests.loop.runs import (
 from tests.loop.test_resume import curve
 
 BUSY = 4
-"""How much slower than a quiet machine the one that runs the tests may be."""
+"""Factor by which the machine that runs the tests may be slower than a quiet one."""
 
 
 def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(
@@ -186,3 +187,56 @@ def test_max_minutes_end_a_server_that_nobody_calls(tmp_path: Path) -> None:
         deadline_s=BUSY * 20.0,
     )
     assert "ended: max_minutes" in output
+
+
+@pytest.mark.parametrize(
+    ("success", "differing", "word", "told"),
+    [
+        (1.0, 0, "solved", "100.0% of the episodes of the last 3 batches succeed"),
+        (0.996, 3, "solved", "take harder tasks, or raise run.max_empty_batches"),
+        (0.0, 0, "hopeless", "no attempt succeeds: show an example in the prompt"),
+        (0.6, 0, "stuck", "inspect runs/a --worst 5"),
+        (0.98, 3, None, ""),  # some tasks are left
+        (1.0, 60, None, ""),  # all succeed, and some earn more than others
+    ],
+)
+def test_a_run_ends_where_its_latest_batches_have_little_to_teach(
+    success: float, differing: int, word: str | None, told: str
+) -> None:
+    lessons = LatestLessons(3)
+    for _ in range(3):
+        assert lessons.ending("runs/a") is None
+        lessons.add(*step(success, differing=differing))
+    ended = lessons.ending("runs/a")
+    assert (ended is None) == (word is None)
+    assert ended is None or (ended[0] == word and told in ended[1])
+
+
+def test_one_batch_with_a_gradient_keeps_a_run_alive_until_it_is_forgotten() -> None:
+    lessons = LatestLessons(3)
+    for differing in (8, 0, 0):
+        lessons.add(*step(0.5, differing=differing))
+    assert lessons.ending("runs/a") is None
+    lessons.add(*step(0.5, differing=0))
+    assert lessons.ending("runs/a") is not None
+
+
+@pytest.mark.parametrize(
+    ("without", "word"), [(0.005, "solved"), (0.02, "stuck"), (0.86, "stuck"), (0.995, "hopeless")]
+)
+def test_an_episode_without_a_reward_is_no_success(without: float, word: str) -> None:
+    lessons = LatestLessons(3)
+    for _ in range(3):
+        lessons.add(*step(1.0, differing=0, without_reward=without, unjudged_share=without))
+    ended = lessons.ending("runs/a")
+    assert ended is not None
+    assert ended[0] == word
+    if word != "solved":
+        assert f"{without:.0%} of the episodes got no reward and count as failures" in ended[1]
+        assert "raise rollout.max_turns" in ended[1]
+
+
+def step(success: float, *, differing: int, **more: float) -> tuple[dict[str, float], ...]:
+    """The metrics of a batch of 64 groups, and of its step."""
+    batch = {"groups": 64.0, "episodes": 512.0, "uniform_groups": 64.0 - differing}
+    return {**batch, "success": success, **more}, {"num_updates": float(differing > 0)}

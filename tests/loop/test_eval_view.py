@@ -4,11 +4,15 @@ import asyncio
 import io
 import logging
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
-from areal_sdk.types import Episode, Outcome, Task
+from areal_sdk.types import Episode, Outcome, Task, Turn
 from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command
 
 EPISODE = Episode("e", Task("t"), (), Outcome.scored(1.0))
@@ -30,6 +34,20 @@ async def until(happened: Callable[[], object]) -> None:
     async with asyncio.timeout(60.0):
         while not happened():  # noqa: ASYNC110 - it has no event to wait for
             await asyncio.sleep(0.01)
+
+
+def test_the_rate_of_an_evaluation_is_of_all_the_time_that_it_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tokens of a long episode are known at its end, and were sampled in all the time before."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    view = EvalView(None, name="agent on tiny")
+    view.begin(2)
+    now += 40.0
+    turn = Turn((), (1,) * 2000, (0.0,) * 2000, (0,) * 2000)
+    view.evaluated(replace(EPISODE, turns=(turn,)))
+    assert view._live().sampled_per_s == 50.0
 
 
 async def test_a_terminal_sees_the_start_and_every_episode() -> None:

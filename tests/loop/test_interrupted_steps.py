@@ -18,6 +18,7 @@ from tests.loop.runs import (
     SCRIPTED,
     children_of,
     finish,
+    press_ctrl_c_again,
     resume_training,
     run_dir,
     start_command,
@@ -95,7 +96,8 @@ def test_the_step_that_is_being_computed_is_finished_and_saved(
     held: Callable[..., Process], tmp_path: Path, parts: tuple[str, ...], number: signal.Signals
 ) -> None:
     process = held(*parts)
-    process.send_signal(number)
+    for _ in range(2):  # as `timeout` does, to its child and to the group: it is one signal
+        process.send_signal(number)
     assert process.stdout is not None
     said = told(process.stdout, "(.*waits for step.*)")
     assert "run.stop_grace_s" in said
@@ -167,10 +169,11 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(
     held: Callable[..., Process], tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
     process = held(*parts)
+    pressed_at = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     told(process.stdout, "(waits for step)")
-    process.send_signal(signal.SIGINT)
+    press_ctrl_c_again(process, pressed_at=pressed_at)
     output = finish(process, code=1)
     assert "interrupted" in output
     assert not any(word in output for word in UGLY), output
@@ -204,9 +207,9 @@ def test_a_signal_to_every_process_of_the_run_still_saves_the_step(
 
 
 def test_a_save_takes_the_time_it_needs(tmp_path: Path) -> None:
-    (tmp_path / "hold-save").touch()
     process = start_training(tmp_path, *SCRIPTED, run__steps=10_000)
     wait_for_steps(process, tmp_path, 2)
+    (tmp_path / "hold-save").touch()  # not before: the weights of the beginning are kept
     process.send_signal(signal.SIGTERM)
     wait_until(process, (tmp_path / "in-save").exists)
     assert process.stdout is not None

@@ -4,12 +4,13 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.loop.runs import start_command, told
+from tests.loop.runs import press_ctrl_c_again, start_command, told
 
 AGENT = """
 import asyncio, os, subprocess, time
@@ -49,7 +50,8 @@ def tasks(split):
 
 
 def finish(process: "subprocess.Popen[str]", *, code: int = 0) -> None:
-    """As `tests.loop.runs.finish`, without waiting for those that would hold its output for ever."""
+    """Finish as `tests.loop.runs.finish` does, without waiting for processes that would hold the
+    output for ever."""
     try:
         output, _ = process.communicate(timeout=60.0)
     except subprocess.TimeoutExpired:
@@ -77,7 +79,7 @@ class Started:
 
 def is_alive(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except OSError:
         return False
     return state != "Z"
@@ -112,8 +114,9 @@ def test_a_second_ctrl_c_ends_it_too(agent: Path, started: Started, parts: tuple
     process = start_command("eval", f"{agent}::Stubborn", "--model", "tiny", *parts)
     assert process.stdout is not None
     told(process.stdout, "(playing)")
+    pressed_at = time.monotonic()
     process.send_signal(signal.SIGINT)
     told(process.stdout, "(stays)")
-    process.send_signal(signal.SIGINT)
+    press_ctrl_c_again(process, pressed_at=pressed_at)
     finish(process, code=1)
     assert started.alive == []

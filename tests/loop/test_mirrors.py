@@ -14,7 +14,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.mirror.layout import names_there
-from areal_sdk.telemetry.mirror.store import open_store
+from areal_sdk.telemetry.mirror.store import Store, open_store
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,
@@ -34,7 +34,7 @@ Process = subprocess.Popen[str]
 
 
 def mirror_of(directory: Path) -> Path:
-    """Its last part is the name of the run directory of a copy."""
+    """The place of the mirror. Its last part is the name of the run directory of a copy."""
     return directory / "shared" / "run"
 
 
@@ -65,6 +65,11 @@ def lose_machine(process: Process, directory: Path) -> None:
     shutil.rmtree(directory / "run")
 
 
+def steps_there(store: Store) -> list[str]:
+    """The names of the checkpoints at the mirror, without those that the guard keeps."""
+    return [name for name in names_there(store) if name.startswith("step-")]
+
+
 def test_a_run_whose_machine_is_gone_goes_on_from_its_mirror(
     tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
@@ -72,13 +77,13 @@ def test_a_run_whose_machine_is_gone_goes_on_from_its_mirror(
     store = open_store(str(mirror_of(tmp_path)))
     wait_for_copy(process, tmp_path)
     deadline = time.monotonic() + DEADLINE_S
-    while not names_there(store):
+    while not steps_there(store):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    (name, *_) = names_there(store)
+    (name, *_) = steps_there(store)
     wait_for_copy(process, tmp_path, after=int(name[5:]))
     lose_machine(process, tmp_path)
-    saved = int(names_there(store)[-1][5:])
+    saved = int(steps_there(store)[-1][5:])
     last = saved + 3
     output = finish(resume_mirror(tmp_path, "--steps", str(last)))
     assert f"resumed after step {saved}" in output
@@ -93,7 +98,7 @@ def test_a_run_whose_machine_is_gone_goes_on_from_its_mirror(
     assert there.read_metrics() == run.read_metrics()
     assert [e.id for e in there.list_episodes()] == [e.id for e in run.list_episodes()]
     assert names_there(store)[-1] == f"step-{last:06d}"
-    assert len([n for n in names_there(store) if n.startswith("step-")]) == 2
+    assert len(steps_there(store)) == 2
     assert (there.path / "report.html").is_file()
     assert f"step {last}" in inspect(str(there.path))
     evaluation = ("eval", str(AGENT), "--model", str(there.path))

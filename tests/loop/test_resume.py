@@ -128,6 +128,21 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path
     assert "resumed after step 2" in output
 
 
+def test_a_dry_run_of_a_resume_says_from_where_it_goes_on_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    finish(start_training(tmp_path, *SCRIPTED, run__steps=1))
+    before = run_dir(tmp_path).config.read_bytes(), run_dir(tmp_path).metrics.read_bytes()
+    output = finish(resume_training(tmp_path, "--steps", "3", "--dry-run"))
+    assert "ok: the run would go on after step 1" in output
+    assert "steps = 3" in output
+    refused = finish(resume_training(tmp_path, "--dry-run"), code=2)
+    assert "has ended: raise its limits" in refused
+    refused = finish(resume_training(tmp_path, "--set", "model=smollm2", "--dry-run"), code=2)
+    assert "model" in refused
+    assert before == (run_dir(tmp_path).config.read_bytes(), run_dir(tmp_path).metrics.read_bytes())
+
+
 def test_a_checkpoint_without_one_of_its_files_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:

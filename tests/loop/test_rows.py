@@ -6,11 +6,19 @@ import orjson
 import pytest
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.canonical import canonical
 from areal_sdk.loop.plan.rows import read_conversations, read_pairs
 
 ASKED = {"role": "user", "content": "1+1?"}
 SAID = {"role": "assistant", "content": "2"}
 CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+WEIGHTS: tuple[object, ...] = ("0", 0.5, 2, False, [])
+"""Weights that are refused."""
+
+
+def call_with(arguments: str | None) -> dict[str, object]:
+    return {**CALL, "function": {"name": "add", "arguments": arguments}}
 
 
 def written(path: Path, *rows: object) -> Path:
@@ -65,11 +73,71 @@ def test_a_system_column_is_kept_unless_the_messages_say_the_same(tmp_path: Path
     assert compared.system == "Be brief."
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            [{"type": "text", "text": "1+1?"}, IMAGE],
+            "content[1]: content parts of type 'image_url'",
+        ),
+        ([IMAGE], "content[0]: content parts of type 'image_url'"),
+        ([{"type": "foo"}], "content[0]: content parts of type 'foo'"),
+        ([{"type": "text", "text": 1}], "content[0]: content parts of type 'text'"),
+        ([1], "content[0]: a content part must be an object"),
+        ({"text": "hi"}, "content must be a string, null or a list of parts"),
+        (42, "content must be a string, null or a list of parts"),
+    ],
+)
+@pytest.mark.parametrize("index", [0, 1])
+def test_rows_hold_no_content_that_the_gateway_refuses(
+    tmp_path: Path, content: object, problem: str, index: int
+) -> None:
+    messages: list[dict[str, object]] = [dict(ASKED), dict(SAID)]
+    messages[index]["content"] = content
+    with pytest.raises(ApiError) as refused:
+        canonical(messages[index], where=f"messages[{index}]")
+    bad = {"messages": messages}
+    path = written(tmp_path / "rows.jsonl", {"messages": [ASKED, SAID]}, bad)
+    with pytest.raises(ConfigError) as caught:
+        read_conversations(path)
+    assert f"{path}, line 2: messages[{index}].{problem}" in str(caught.value)
+    assert str(refused.value) in str(caught.value)
+    if index:
+        pair = {"messages": [ASKED], "chosen": "2", "rejected": messages[1:]}
+        where = "rejected[0]"
+    else:
+        pair = {"messages": messages[:1], "chosen": "2", "rejected": "3"}
+        where = "messages[0]"
+    with pytest.raises(ConfigError) as caught:
+        read_pairs(written(tmp_path / "pairs.jsonl", pair))
+    assert f"line 1: {where}.{problem}" in str(caught.value)
+
+
+def test_parts_of_text_are_one_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": text} for text in ("1+", "1?")]
+    said = [{"type": "refusal", "refusal": "2"}]
+    row = {"messages": [{**ASKED, "content": parts}, {**SAID, "content": said}]}
+    [found] = read_conversations(written(tmp_path / "rows.jsonl", row))
+    assert found.messages == (ASKED, SAID)
+
+
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 def test_thoughts_are_read_under_any_usual_name(tmp_path: Path, name: str) -> None:
     row = {"messages": [ASKED, {**SAID, name: "One and one."}]}
     [found] = read_conversations(written(tmp_path / "rows.jsonl", row))
     assert found.messages[1]["reasoning_content"] == "One and one."
+
+
+@pytest.mark.parametrize(
+    ("weight", "is_trained"), [(0, False), (0.0, False), (1, True), (1.0, True), (None, True)]
+)
+def test_a_weight_is_0_or_1(tmp_path: Path, weight: object, is_trained: bool) -> None:
+    messages = [ASKED, {**SAID, "weight": weight}]
+    [found] = read_conversations(written(tmp_path / "rows.jsonl", {"messages": messages}))
+    assert found.messages[1].get("weight", 1) == is_trained
 
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -92,9 +160,9 @@ WRONG = {"role": "assistant", "content": "3"}
     ],
 )
 def test_a_prompt_beside_whole_conversations_comes_once(
-    tmp_path: Path, row: dict[str, list[object]], before: list[object]
+    tmp_path: Path, row: dict[str, list[object]], before: list[dict[str, str]]
 ) -> None:
-    """As in data of preferences where `prompt` repeats what both conversations begin with."""
+    """Data of preferences are like this: `prompt` repeats what both conversations begin with."""
     begun = [*row.pop("told", []), ASKED, *row.pop("more", [])]
     whole = {**row, "chosen": [*begun, SAID], "rejected": [*begun, WRONG]}
     [pair] = read_pairs(written(tmp_path / "pairs.jsonl", whole))
@@ -104,7 +172,43 @@ def test_a_prompt_beside_whole_conversations_comes_once(
     asked = {**row, "completion": [*begun, SAID]}
     if "messages" not in asked:
         [conversation] = read_conversations(written(tmp_path / "rows.jsonl", asked))
-        assert conversation.messages == (*before, SAID)
+        context = [{**m, "weight": 0} if m["role"] == "assistant" else m for m in before]
+        assert conversation.messages == (*context, SAID), "only the completion is trained"
+
+
+def test_what_the_assistant_says_in_a_prompt_is_context(tmp_path: Path) -> None:
+    """A prompt with examples, or with a wrong answer that is to be mended, is not imitated."""
+    row = {"prompt": [ASKED, WRONG, AGAIN], "completion": [SAID]}
+    [found] = read_conversations(written(tmp_path / "rows.jsonl", row))
+    assert [message.get("weight", 1) for message in found.messages] == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("shared", "chosen", "rejected"),
+    [
+        ([ASKED, SAID, AGAIN], [WRONG], [{**WRONG, "content": "3 "}]),
+        ([ASKED, SAID, AGAIN], [WRONG], [SAID]),
+        ([ASKED], [SAID, AGAIN, WRONG], [WRONG, AGAIN, SAID]),
+        ([ASKED], [SAID, AGAIN, WRONG], [SAID]),
+        (
+            [SYSTEM, ASKED],
+            [
+                {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                {"role": "tool", "content": "2"},
+                SAID,
+            ],
+            [WRONG],
+        ),
+    ],
+)
+def test_whole_conversations_part_where_the_assistant_answers(
+    tmp_path: Path, shared: list[dict[str, str]], chosen: list[object], rejected: list[object]
+) -> None:
+    spaced = [{**shared[0], "content": f" {shared[0]['content']}"}, *shared[1:]]
+    row = {"chosen": [*shared, *chosen], "rejected": [*spaced, *rejected]}
+    [pair] = read_pairs(written(tmp_path / "pairs.jsonl", row))
+    assert [*pair.messages] == shared
+    assert ([*pair.chosen], [*pair.rejected]) == (chosen, rejected)
 
 
 def test_turns_after_the_prompt_belong_to_the_answers(tmp_path: Path) -> None:
@@ -122,11 +226,22 @@ def test_turns_after_the_prompt_belong_to_the_answers(tmp_path: Path) -> None:
         ({"messages": []}, "'messages' is not a list of messages"),
         ({"messages": [ASKED]}, "no assistant message to learn from"),
         ({"messages": [SAID]}, "it begins with the assistant"),
-        ({"messages": [{"role": "bot"}]}, "messages[0] has the role 'bot'"),
+        ({"messages": [{"role": "bot"}]}, "messages[0].role is 'bot'"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "neither content nor tool_calls"),
         (
             {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
-            "messages[1] has a tool call without",
+            "messages[1].tool_calls must hold objects with a function name",
+        ),
+        *(
+            ({"messages": [ASKED, {**SAID, "weight": weight}]}, f"messages[1].weight is {weight!r}")
+            for weight in WEIGHTS
+        ),
+        *(
+            (
+                {"messages": [ASKED, {**SAID, "tool_calls": [call_with(arguments)]}]},
+                f"messages[1].tool_calls: the arguments {arguments!r} of 'add' are no JSON object",
+            )
+            for arguments in ("{not json", "[1]", "", None)
         ),
         ({"messages": [ASKED, SAID], "tools": "add"}, '"tools" is not a list'),
         ({"messages": [ASKED, SAID], "system": 1}, '"system" is not a text'),
@@ -173,6 +288,18 @@ def test_a_bad_conversation_is_refused_with_its_line(
         (
             {"prompt": [ASKED], "chosen": [SYSTEM, ASKED, SAID], "rejected": [ASKED, WRONG]},
             "'chosen' and 'rejected' begin differently",
+        ),
+        (
+            {"chosen": [SYSTEM, ASKED, SAID], "rejected": [SYSTEM, AGAIN, WRONG]},
+            "'chosen' and 'rejected' begin differently, before they answer",
+        ),
+        (
+            {"chosen": [ASKED, SAID, AGAIN, WRONG], "rejected": [ASKED, SAID, ASKED, SAID]},
+            "'chosen' and 'rejected' begin differently, before they answer",
+        ),
+        (
+            {"chosen": [ASKED, AGAIN, WRONG], "rejected": [ASKED, SAID]},
+            "'chosen' and 'rejected' begin differently, before they answer",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,8 @@ def test_a_run_goes_on_when_its_workers_are_killed_and_ctrl_c_ends_it(tmp_path: 
         for pid in children_of(process.pid, f"agent-{step - 2}"):
             os.kill(pid, signal.SIGKILL)
         wait_for_steps(process, tmp_path, step + 1)
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
     finish(process, code=1)
-    assert time.monotonic() - began < 15, "5 s on a quiet machine"
     books = run_dir(tmp_path).read_ledger()
     assert books is not None
     dropped = sum(books["dropped"].values())

@@ -125,6 +125,9 @@ def test_runs_side_by_side_show_figures_and_the_settings_that_differ(root: Path)
     rows = {line.partition("  ")[0]: line.split()[-3:] for line in output.splitlines() if line}
     assert rows["steps"] == ["6", "2", "1"]
     assert rows["held-out after"] == ["0.75", "0.2", "-"]
+    assert rows["seconds a step (median)"] == ["10", "10", "10"], (
+        "from step to step, waits included"
+    )
     assert rows["algorithm.name"] == ["grpo", "rloo", "grpo"]
     assert rows["run.steps"] == ["6", "9", "6"]
     assert "run.name" not in output

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -131,6 +132,43 @@ def judged(steps: Steps) -> RunVerdict:
     return verdict
 
 
+@pytest.mark.parametrize(("groups", "size"), [(1, 4), (1, 8), (16, 8)])
+def test_a_policy_that_never_changes_is_seldom_said_to_rise_or_to_fall(
+    groups: int, size: int
+) -> None:
+    """The error is at most 5 of 100 runs, however rare a success is, and however many steps there
+    are."""
+    rng = np.random.default_rng(0)
+    for chance in (0.02, 0.05, 0.5, 0.95):
+        for num_steps in (8, 20, 60):
+            found = [
+                course_of(
+                    played(
+                        (rng.binomial(groups * size, chance, num_steps) / (groups * size)).tolist()
+                    )
+                )
+                for _ in range(100)
+            ]
+            assert sum(course.rose for course in found) <= 5, (chance, num_steps)
+            assert sum(course.fell for course in found) <= 5, (chance, num_steps)
+
+
+@pytest.mark.parametrize("absurd", [10.0, -10.0, 1000.0, -1000.0])
+@pytest.mark.parametrize("at", [0, 2, 30, 58, 59])
+def test_one_absurd_reward_changes_no_verdict(absurd: float, at: int) -> None:
+    rng = np.random.default_rng(1)
+    rewards = rng.random((60, 64)) < np.linspace(0.1, 0.9, 60)[:, None]
+    played_rewards = rewards.astype(float)
+    played_rewards[at, 0] = absurd
+    steps = played(
+        [0.0] * 60,
+        batch__reward=played_rewards.mean(axis=1).tolist(),
+        batch__reward_std=played_rewards.std(axis=1).tolist(),
+    )
+    verdict = judged([{k: v for k, v in step.items() if k != "batch/success"} for step in steps])
+    assert str(verdict).startswith("healthy: reward 0."), verdict
+
+
 FLAT = [0.3, 0.32, 0.28, 0.3, 0.31, 0.29] * 4
 RISING = [0.1 + 0.03 * number for number in range(24)]
 
@@ -204,6 +242,19 @@ RISING = [0.1 + 0.03 * number for number in range(24)]
             "the policy jumped by 0.8 nats a token in step 10: lower trainer.learning_rate (2e-05), or bound",
         ),
         (FLAT, {"batch__truncated": 0.6}, Need.ROOM, "60% of the episodes ran into a limit"),
+        (
+            FLAT,
+            {"batch__truncated": [0.0] * 18 + [0.8] * 6, "batch__sampled_tokens": [20.0] * 18 + [230.0] * 6},
+            Need.ROOM,
+            "episodes grew from 20 to 230 sampled tokens, and 80% of them run into a limit (0% before): lower "
+            "trainer.learning_rate (2e-05)",
+        ),
+        (
+            FLAT,
+            {"batch__truncated": [0.0] * 18 + [0.8] * 6, "batch__sampled_tokens": 230.0},
+            Need.REWARD,
+            "rewards differ",
+        ),
         (
             [1.0] * 24,
             {"batch__unjudged_share": 0.8},

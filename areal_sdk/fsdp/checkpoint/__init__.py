@@ -8,7 +8,7 @@ step-000020/
 """
 
 from areal_sdk.fsdp.checkpoint.export import export_checkpoint, export_model, whole_weights
-from areal_sdk.fsdp.checkpoint.saving import Saver, load_checkpoint, save_checkpoint
+from areal_sdk.fsdp.checkpoint.saving import Saver, load_checkpoint, roll_back, save_checkpoint
 from areal_sdk.telemetry.manifest import MANIFEST_FILE, check_files
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "export_checkpoint",
     "export_model",
     "load_checkpoint",
+    "roll_back",
     "save_checkpoint",
     "whole_weights",
 ]

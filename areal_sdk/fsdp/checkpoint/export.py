@@ -124,12 +124,12 @@ def _write_export(
     dtype = next(iter(weights.values())).dtype
     with whole_directory(directory) as partial:
         copy_all_but_weights(model_dir, partial)
-        config = json.loads((partial / "config.json").read_text())
+        config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
         config.pop("torch_dtype", None)
         config["dtype"] = dtype_name(dtype)
         if HEAD in weights:
             config = as_classifier(config)
-        (partial / "config.json").write_text(json.dumps(config, indent=2))
+        (partial / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
         notes = {} if rounding is None else rounding.notes()
         save_file(dict(weights), partial / "model.safetensors", {"format": "pt", **notes})
         if lora is not None and adapter:

@@ -60,7 +60,7 @@ class Snapshot:
             "num_steps": trainer.num_steps,
             "critic_updates": None if trainer.critic is None else trainer.critic.num_updates,
             "critic_steps": None if trainer.critic is None else trainer.critic.num_steps,
-            "region": [trainer.region.factor, trainer.region.num_calm],
+            "region": trainer.region.state,
             "baselines": trainer.baselines,
             "adapter": _adapter_of(trainer.spec),
             "extra": extra,
@@ -107,7 +107,7 @@ class Snapshot:
     def _finish(self, directory: Path) -> None:
         partial = partial_of(directory)
         try:
-            (partial / STATE_FILE).write_text(json.dumps(self.state, indent=1))
+            (partial / STATE_FILE).write_text(json.dumps(self.state, indent=1), encoding="utf-8")
             write_manifest(partial)
         except OSError as exc:
             raise cannot_write(directory, exc) from exc
@@ -162,7 +162,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     trainer.phase = state["phase"]
     trainer.num_updates = state["num_updates"]
     trainer.num_steps = state.get("num_steps", trainer.num_updates)
-    trainer.region.factor, trainer.region.num_calm = state.get("region") or (1.0, 0)
+    trainer.region.state = state.get("region") or {}
     trainer.baselines = state["baselines"]
     if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
         trainer.critic.num_updates = state.get("critic_updates") or 0
@@ -186,6 +186,22 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     return extra
 
 
+def roll_back(trainer: RankTrainer, directory: Path) -> None:
+    """Bring weights, moments and baselines of `trainer` to where they were, with a tighter bound. A collective.
+
+    The clock of the schedule goes on: going back takes the place of a step.
+    """
+    phase, num_steps, tightness = trainer.phase, trainer.num_steps, trainer.region.tightness
+    critic_steps = None if trainer.critic is None else trainer.critic.num_steps
+    load_checkpoint(trainer, directory)
+    trainer.enter(phase)
+    trainer.num_steps = num_steps + 1
+    if trainer.critic is not None and critic_steps is not None:
+        trainer.critic.num_steps = critic_steps + 1
+    trainer.region.tightness = max(trainer.region.tightness, tightness)
+    trainer.region.tighten()
+
+
 def _generators(ranks: Ranks) -> dict[str, Tensor]:
     """The state of the random numbers of this rank: dropout draws them on the device."""
     states = {f"{RNG}{ranks.rank}": torch.get_rng_state()}
@@ -197,7 +213,7 @@ def _generators(ranks: Ranks) -> dict[str, Tensor]:
 def read_state(directory: Path) -> dict[str, JSON]:
     """The parts of a checkpoint beside tensors."""
     try:
-        state: dict[str, JSON] = json.loads((directory / STATE_FILE).read_text())
+        state: dict[str, JSON] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{directory} is not a checkpoint: it has no {STATE_FILE}") from None
     if state["format"] != FORMAT:
@@ -208,7 +224,7 @@ def read_state(directory: Path) -> dict[str, JSON]:
 
 
 def _adapter_of(spec: TrainerSpec) -> JSON:
-    """Which adapter, of which model; None where all weights are trained."""
+    """The adapter and the model that it belongs to; None if all weights are trained."""
     lora = spec.trainer.lora
     if not lora.rank:
         return None

@@ -1,5 +1,7 @@
 """The output layer: logprobs of trained tokens, and the entropies of the distributions they come from.
 
+In place of the entropy another statistic of each distribution may be asked for, where no gradient is needed.
+
 A row has as many logits as the vocabulary has tokens, so logits exist only for a chunk of rows at a
 time. The logits of the first chunk are kept for the backward pass. The logits of every other chunk are
 computed again in the backward pass. So a batch of one chunk computes nothing twice, and a batch of a
@@ -10,12 +12,16 @@ Some models cap their logits: a logit z becomes cap tanh(z / cap).
 Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r rows of a chunk.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from areal_sdk.fsdp.kernels.sizes import CHUNK_BYTES, PIECE_ELEMENTS
+
+Statistic = Callable[[Tensor], Tensor]
+"""A number of each distribution, (r,), by their logprobs, (r, V). Called for some rows after the other, in order."""
 
 
 class OutputLayer(nn.Linear):
@@ -24,7 +30,7 @@ class OutputLayer(nn.Linear):
     def __init__(
         self, layer: nn.Linear, *, is_exact: bool = False, cap: float | None = None
     ) -> None:
-        """With the weight of `layer`. `is_exact`: in float32, whatever autocast says."""
+        """Take the weight of `layer`. `is_exact`: compute in float32, whatever autocast says."""
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
         self.weight = layer.weight
         self.is_exact = is_exact
@@ -38,6 +44,7 @@ class OutputLayer(nn.Linear):
         targets_T: Tensor,
         *,
         entropy_gradient: bool = False,
+        statistic: Statistic | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`token_logprobs` of this layer's logits."""
         if self.is_exact:
@@ -51,6 +58,7 @@ class OutputLayer(nn.Linear):
                 rows_T,
                 targets_T,
                 entropy_gradient=entropy_gradient,
+                statistic=statistic,
                 cap=self.cap,
             )
 
@@ -63,9 +71,10 @@ def token_logprobs(
     targets_T: Tensor,
     *,
     entropy_gradient: bool = False,
+    statistic: Statistic | None = None,
     cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
+    """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row or its `statistic`.
 
     Both (T,), in float32; the entropy has a gradient where `entropy_gradient` asks for one. The matrix
     products are in the type of autocast, else in that of the arguments.
@@ -79,6 +88,7 @@ def token_logprobs(
         rows_T,
         targets_T,
         entropy_gradient,
+        statistic or _entropies,
         torch.is_grad_enabled(),
         cap,
     )
@@ -95,6 +105,7 @@ class _TokenLogprobs(torch.autograd.Function):
         rows_T: Tensor,
         targets_T: Tensor,
         entropy_gradient: bool,
+        statistic: Statistic,
         has_backward: bool,
         cap: float | None,
     ) -> tuple[Tensor, Tensor]:
@@ -114,8 +125,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 )  # float32 by promotion
                 normalisers_R[rows] = torch.logsumexp(part, dim=-1)
                 part.sub_(normalisers_R[rows, None])
-                # Not as normaliser - sum p logit: where logits are large, their digits would cancel.
-                entropies_R[rows] = -part.exp().mul_(part).sum(-1)
+                entropies_R[rows] = statistic(part)
             if has_backward and not kept:
                 kept.append(logits_rV)
         ctx.save_for_backward(
@@ -163,7 +173,12 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_RH[chunk] = torch.mm(grad_rV, weight)
             if ctx.needs_input_grad[1]:
                 grad_VH = _add_product(grad_VH, grad_rV, hidden_RH[chunk])
-        return grad_RH, grad_VH, *(None,) * 6
+        return grad_RH, grad_VH, *(None,) * 7
+
+
+def _entropies(logprobs_rV: Tensor) -> Tensor:
+    """Not as normaliser - sum p logit: where logits are large, their digits would cancel."""
+    return -logprobs_rV.exp().mul_(logprobs_rV).sum(-1)
 
 
 def _capped(logits: Tensor, cap: float | None) -> Tensor:
@@ -188,7 +203,7 @@ def _slices(count: int, size: int) -> list[slice]:
 
 
 def _terms(rows: slice, rows_T: Tensor, targets_T: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Which terms are read off `rows`, and where in the logits of these rows."""
+    """The terms that are read off `rows`, and their places in the logits of these rows."""
     terms = torch.nonzero((rows_T >= rows.start) & (rows_T < rows.stop))[:, 0]
     return terms, (rows_T[terms] - rows.start, targets_T[terms])
 

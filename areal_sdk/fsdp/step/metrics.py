@@ -1,9 +1,7 @@
 """The metrics of a step: sums over its micro-batches, staleness, and where logprobs disagree."""
 
 import math
-import statistics
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,25 +12,11 @@ from torch import Tensor
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Loss, masked
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.step.spread import spread
 from areal_sdk.trajectory import TrajectoryGroup
 
 LAGS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3_4": (3, 4), "5_8": (5, 8), "more": (9, math.inf)}
 """Ranges of versions between the sampler of a token and the start of its step."""
-
-EXPLAINED = {"float32": 2e-3, "bfloat16": 0.1}
-"""Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts.
-
-SmolLM2 in bfloat16 has 0.03 to 0.06 in a step of 150 to 500 tokens."""
-
-FAR = 0.5
-"""KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
-NEAR = 0.03
-"""KL that is not worth a word, however much less it was before."""
-JUMP = 20.0
-"""Times the median of the steps before. A mean over tokens hides the few of an answer that decide it: a policy forgot all
-in three steps at 0.003, 0.069 and 0.087, where 0.0025 was usual."""
-REMEMBERED = 20
-"""Steps that make the median, and at least a quarter of them."""
 
 
 @dataclass(slots=True)
@@ -44,6 +28,7 @@ class Meter:
     pairs: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Sums with counts of their own: only some terms count."""
     cpu_s: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
 
     def add(self, loss: Loss, totals: Mapping[str, Tensor]) -> None:
         for name, value in (*loss.totals.items(), *totals.items()):
@@ -73,6 +58,14 @@ class Meter:
         yield
         self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - began
 
+    def spent(self, ranks: Ranks) -> dict[str, float]:
+        """CPU-seconds of all ranks, and the time since the step began on this one. A collective."""
+        cpu_s = {f"cpu_{name}_s": seconds for name, seconds in self.cpu_s.items()}
+        return {
+            **ranks.sum({**cpu_s, "cpu_s": sum(cpu_s.values())}),
+            "wall_s": time.monotonic() - self.began,
+        }
+
 
 def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     """|log p - log b| by cause, as sums and counts; `start_T` are logprobs before any update.
@@ -92,7 +85,7 @@ def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tenso
 
 
 def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
-    """Counts and staleness of what is trained."""
+    """Counts, staleness and spread of what is trained."""
     trajectories = [t for group in groups for t in group.trajectories]
     versions = [np.zeros(0, np.int32), *(t.versions[t.loss_mask] for t in trajectories)]
     lags = version - np.concatenate(versions)
@@ -109,47 +102,8 @@ def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, fl
         "num_trajectories": float(len(trajectories)),
         "num_tokens": float(sum(len(t.tokens) for t in trajectories)),
         "num_counted": float(count),
+        "spread": spread(groups) if groups else 0.0,
         "staleness_mean": float(lags.mean()) if count else 0.0,
         "staleness_max": float(lags.max(initial=0)),
         **shares,
     }
-
-
-def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> str | None:
-    """The line for the user where generation and training disagree on the same weights."""
-    found = metrics.get("dlogp_lag_0")
-    explained = max(EXPLAINED[dtype] for dtype in dtypes)
-    if found is None or not found > explained:
-        return None
-    return (
-        f"generation and training disagree: under the same weights the logprobs of sampled tokens "
-        f"differ by {found:.3g} on average, where rounding explains {explained:g}. Run areal-sdk "
-        "doctor model, compare engine.dtype with trainer.precision, and leave out engine options "
-        'that change samples (kv_on_update = "keep", a quantized cache)'
-    )
-
-
-@dataclass(slots=True)
-class Distances:
-    """How far the policy was from the one that sampled, after each of the last steps."""
-
-    _usual: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-
-    def notice(self, metrics: Mapping[str, float]) -> str | None:
-        """The line for the user where the policy ran away."""
-        found = metrics.get("kl_behaviour_after")
-        if found is None:
-            return None
-        usual = statistics.median(self._usual) if len(self._usual) >= REMEMBERED // 4 else math.inf
-        self._usual.append(found)
-        has_jumped = found > max(NEAR, JUMP * usual)
-        return _moved(found, usual) if found > FAR or has_jumped else None
-
-
-def _moved(found: float, usual: float) -> str:
-    before = f" (the median before: {usual:.2g})" if usual < math.inf else ""
-    return (
-        f"after this step the policy is {found:.2g} nats a token away from the one that sampled{before}, which often ends in a "
-        "policy that has forgotten everything: lower trainer.learning_rate, raise rollout.batch, or lower "
-        "rollout.max_staleness and trainer.num_minibatches (eval.keep_best keeps the best weights so far)"
-    )

@@ -1,4 +1,4 @@
-"""Which rank computes what: from advantages to minibatches of rows, the same plan on every rank."""
+"""The plan of a step: from advantages to minibatches of rows, the same plan on every rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from areal_sdk.algorithms.needs import Coverage
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.step.trust_region import Probe, sampled
+from areal_sdk.fsdp.step.probe import Probe, sampled
 from areal_sdk.trajectory import TrajectoryGroup
 
 
@@ -25,9 +25,9 @@ class Minibatch:
 
     batches: list[Batch]
     divisor: float
-    """Over *all* ranks, of terms with an advantage and of those without."""
+    """Divisor over *all* ranks, of terms with an advantage and of those without."""
     num_terms: int
-    """Over all ranks."""
+    """Number of terms over all ranks."""
     probe: Probe | None = None
     """The sequences by which the update is measured."""
 
@@ -35,7 +35,7 @@ class Minibatch:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     minibatches: list[Minibatch]
-    """Those with work: all ranks agree on which, since they planned from the same groups."""
+    """Minibatches with work. All ranks agree on them, since they planned from the same groups."""
     num_terms: int
     num_with_advantage: int
     num_idle_groups: int
@@ -144,17 +144,14 @@ class Planner:
         return Minibatch(batches, divisor, sum(len(e.targets_T) for e in examples))
 
     def _probe(self, groups: Sequence[TrajectoryGroup], *, version: int, seed: int) -> Probe | None:
-        """A sample of all sequences of `groups`, in rows of their own.
-
-        Also of those without an advantage: an update moves the policy on their tokens too, and nothing else sees it.
-        """
-        examples = sampled_examples(groups)
+        """A sample of all sequences of `groups`, in rows of their own."""
+        examples = sampled_examples(sampled(groups, seed=seed))
         if not examples:
             return None
-        chosen = sampled(examples, seed=seed)
-        rows = self.minibatch([examples[i] for i in chosen], divisor=1.0, version=version)
-        num_terms = sum(len(example.targets_T) for example in examples)
-        return Probe(rows.batches, tokens_per_episode=num_terms / len(examples))
+        rows = self.minibatch(examples, divisor=1.0, version=version)
+        num_terms = sum(t.num_trained for group in groups for t in group.trajectories)
+        trained = [{t.episode_id for t in group.trajectories if t.num_trained} for group in groups]
+        return Probe(rows.batches, tokens_per_episode=num_terms / sum(map(len, trained)))
 
 
 def sampled_examples(groups: Sequence[TrajectoryGroup]) -> list[Example]:
@@ -177,7 +174,7 @@ def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -
 
 
 def turn_returns(groups: Sequence[TrajectoryGroup]) -> PerToken:
-    """For each trained token, what came of its turn; 0 where nothing was scored."""
+    """The return of each trained token's turn; 0 if nothing was scored."""
     rows = []
     for group in groups:
         returns = returns_of(group, discount=1.0)

@@ -1,7 +1,6 @@
 """The trainer of one rank: policy, optimiser and algorithm, and the order of what a step does."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,13 +34,8 @@ from areal_sdk.fsdp.reward_model import RewardModel, judged
 from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
-from areal_sdk.fsdp.step.metrics import (
-    Distances,
-    Meter,
-    describe,
-    disagreement,
-    disagreement_notice,
-)
+from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement
+from areal_sdk.fsdp.step.notices import Notices
 from areal_sdk.fsdp.step.optimizer import (
     Applied,
     apply_gradients,
@@ -51,9 +45,10 @@ from areal_sdk.fsdp.step.optimizer import (
     worst,
 )
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
+from areal_sdk.fsdp.step.probe import Movement
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
-from areal_sdk.fsdp.step.trust_region import Moved, Update, UpdateLimit, divergence, summary
+from areal_sdk.fsdp.step.trust_region import Moved, UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit, TrajectoryGroup
@@ -93,13 +88,15 @@ class RankTrainer:
             self.settings.trust_region, is_followed=self.settings.learning_rate == "auto"
         )
         self.baselines: Baselines = {}
-        self.notices: list[str] = []
-        """The notices of the latest step: each source with a wrong reward once."""
         self.credit: dict[str, Credit] = {}
-        """Of the episodes of the latest step, by id."""
-        self._named: set[str] = set()
-        self._distances = Distances()
+        """Credit of the episodes of the latest step, by id."""
+        self._notices = Notices((self.settings.precision, spec.publish_dtype))
         self._planner = Planner(self.settings, self.ranks.rows)
+
+    @property
+    def notices(self) -> list[str]:
+        """The notices of the latest step."""
+        return self._notices.latest
 
     def _load_reference(self) -> Policy | WithoutAdapter:
         """The checkpoint that the run began with, also where the run was resumed; never trained."""
@@ -112,7 +109,7 @@ class RankTrainer:
 
         With nothing to train, `num_trained` is 0 and neither weights nor optimiser change.
         """
-        meter, began = Meter(), time.monotonic()
+        meter = Meter()
         metrics = describe(groups, version=version)
         if self.algorithm.shaping is not None:
             groups = self.algorithm.shaping(groups)
@@ -130,23 +127,20 @@ class RankTrainer:
             "num_idle_groups": float(plan.num_idle_groups),
             "share_without_advantage": 1.0 - plan.num_with_advantage / counted if counted else 0.0,
         }
-        self._enter("policy")
+        self.enter("policy")
         if plan.minibatches:
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(plan.minibatches)
             rate = self._scheduled()
-            is_full = rate == 1.0 and self.num_steps >= self.settings.warmup_steps
-            spread = 1.0 - plan.num_idle_groups / len(groups)
-            moves: list[Moved] = []
-            metrics |= self._update(
+            is_warm = self.num_steps >= self.settings.warmup_steps
+            updated, moves = self._update(
                 minibatches,
                 self._policy_loss,
                 meter,
-                learning_rate=self.settings.first_learning_rate * self.region.factor * rate,
-                moves=moves,
+                learning_rate=self.settings.first_learning_rate * self.region.rate_factor * rate,
             )
-            metrics |= summary(moves)
-            self.region.follow(moves, spread=spread, is_full=is_full)
+            metrics |= updated
+            self.region.follow(moves, spread=metrics["spread"], schedule=rate, is_warm=is_warm)
             if self.critic is not None:
                 of_critic = self.critic.update(minibatches, meter, rate=rate)
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
@@ -154,14 +148,14 @@ class RankTrainer:
         self.num_steps += 1
         if self.critic is not None:
             self.critic.num_steps += 1
-        self._notice(metrics)
-        return metrics | self._cost(plan.minibatches, meter, began)
+        self._notices.add(metrics)
+        return metrics | self._cost(plan.minibatches, meter)
 
     def learn(
         self, rows: Sequence[Demonstration], *, learning_rate: float, divisor: float | None = None
     ) -> dict[str, float]:
         """One update on weighted sequences."""
-        meter, began = Meter(), time.monotonic()
+        meter = Meter()
         with meter.phase("plan"):
             examples = [example for row in rows if (example := self._example(row)) is not None]
             count = sum(len(example.targets_T) for example in examples)
@@ -173,11 +167,11 @@ class RankTrainer:
             "num_trained": float(count),
             "num_updates": 0.0,
         }
-        self._enter("imitation")
+        self.enter("imitation")
         if count:
             learning_rate *= self._scheduled() if self.spec.fine_tunes else 1.0
             with dropout(self.policy):
-                metrics |= self._update(
+                updated, _ = self._update(
                     [minibatch],
                     lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
                         logprobs_T, batch.advantages_T, batch.mask_T
@@ -185,8 +179,9 @@ class RankTrainer:
                     meter,
                     learning_rate=learning_rate,
                 )
+            metrics |= updated
         self.num_steps += 1
-        return metrics | self._cost([minibatch], meter, began)
+        return metrics | self._cost([minibatch], meter)
 
     def score(self, rows: Sequence[Demonstration]) -> list[float]:
         """The summed logprobs of the trained tokens of each row, or its reward, under the current weights."""
@@ -197,8 +192,7 @@ class RankTrainer:
         if not examples:
             return scores
         batches = self._planner.minibatch(examples, divisor=1.0, version=0).batches
-        with torch.no_grad(), self._autocast():
-            values = [self.policy(batch)[0] for batch in batches]
+        values = [self._logprobs(batch) for batch in batches]
         sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks.rows)
         for place, total in zip(places, sums, strict=True):
             scores[place] = total
@@ -223,45 +217,25 @@ class RankTrainer:
             def rows(score_of: Callable[[Batch], Tensor]) -> PerToken:
                 return score(self._planner, minibatch, groups, score_of)
 
+            def reference(batch: Batch) -> Tensor:
+                return self._logprobs(batch, self.reference)
+
             return Evidence(
                 self.baselines,
                 values=rows(self.critic.values) if self.critic is not None else None,
-                reference=rows(self._reference_logprobs) if self.reference is not None else None,
+                reference=rows(reference) if self.reference is not None else None,
             )
 
-    def _reference_logprobs(self, batch: Batch) -> Tensor:
-        assert self.reference is not None
-        with self._autocast():
-            logprobs_T: Tensor = self.reference(batch)[0]
-        return logprobs_T
-
     def _find_outliers(self, groups: Sequence[TrajectoryGroup]) -> Mapping[str, str]:
-        """Which sources posted a reward that their baseline did not take at its word."""
+        """The sources that posted a reward which their baseline bounded, each with a line on it."""
         estimator = self.algorithm.advantages
         outliers = (
             estimator.outliers(groups, self.baselines)
             if isinstance(estimator, NamesOutliers)
             else {}
         )
-        self.notices = [
-            f"{source}: {what}" if source else what
-            for source, what in outliers.items()
-            if source not in self._named
-        ]
-        self._named |= outliers.keys()
+        self._notices.begin(outliers)
         return outliers
-
-    def _notice(self, metrics: Mapping[str, float]) -> None:
-        """Tell the user of each kind of trouble once."""
-        dtypes = (self.settings.precision, self.spec.publish_dtype)
-        found = {
-            "disagreement": disagreement_notice(metrics, dtypes),
-            "moved": self._distances.notice(metrics),
-        }
-        for kind, notice in found.items():
-            if notice is not None and kind not in self._named:
-                self.notices.append(notice)
-                self._named.add(kind)
 
     # the trust region's centre
 
@@ -270,14 +244,8 @@ class RankTrainer:
         if self.algorithm.proximal is not Proximal.RECOMPUTE:
             return minibatches
         first, *later = minibatches
-        with torch.no_grad(), self._autocast():
-            return [
-                first,
-                *(
-                    replace(m, batches=[b.with_proximal(self.policy(b)[0]) for b in m.batches])
-                    for m in later
-                ),
-            ]
+        known = [[b.with_proximal(self._logprobs(b)) for b in m.batches] for m in later]
+        return [first, *(replace(m, batches=b) for m, b in zip(later, known, strict=True))]
 
     def _centre(self, logprobs_T: Tensor, batch: Batch, progress: float) -> Tensor:
         if batch.proximal_T is not None:
@@ -292,14 +260,12 @@ class RankTrainer:
         if not self.needs.minibatch or self.phase != "policy":
             return minibatch
         assert isinstance(objective, Screens), "checked with the algorithm"
-        batches = minibatch.batches
-        with torch.no_grad(), self._autocast():
-            batches = [
-                b
-                if b.proximal_T is not None
-                else b.with_proximal(self._centre(self.policy(b)[0], b, progress))
-                for b in batches
-            ]
+        batches = [
+            b
+            if b.proximal_T is not None
+            else b.with_proximal(self._centre(self._logprobs(b), b, progress))
+            for b in minibatch.batches
+        ]
         log_weights = [self._log_weights(batch) for batch in batches]
         keep = objective.keep(gather(minibatch, log_weights, self.ranks.rows))
         return replace(minibatch, batches=[replace(b, kept_T=keep[b.indices_T]) for b in batches])
@@ -317,10 +283,11 @@ class RankTrainer:
         meter: Meter,
         *,
         learning_rate: float,
-        moves: list[Moved] | None = None,
-    ) -> dict[str, float]:
-        """One optimiser update for each minibatch that has a gradient; adds to `moves` what the updates did."""
-        loss_sum, grad_norms, num_skipped = 0.0, [], 0
+    ) -> tuple[dict[str, float], list[Moved]]:
+        """One optimiser update for each minibatch that has a gradient, and how far each moved the policy."""
+        loss_sum = 0.0
+        grad_norms: list[float] = []
+        moves: list[Moved] = []
         num_updates = self.num_updates
         learning_rate *= warmed_up(self.settings, step=self.num_steps)
         entropy_gradient = self.needs.entropy and self.phase == "policy"
@@ -341,24 +308,29 @@ class RankTrainer:
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
                 loss_sum += weighted.item() / minibatch.divisor
+            probe = planned.probe
             with meter.phase("trust_region"):
-                before = [] if moves is None else self._logprobs(planned)
+                movement = (
+                    Movement(probe, self.policy, self._autocast, self.ranks.rows) if probe else None
+                )
             with meter.phase("optimizer"):
                 applied = self._apply_gradients(learning_rate)
             grad_norms.append(applied.grad_norm)
-            if applied.update is not None and moves is not None:
+            if applied.update is not None and movement is not None:
                 with meter.phase("trust_region"):
-                    moves.append(self._hold(planned, before, applied.update))
-            num_skipped += not math.isfinite(grad_norms[-1])
+                    bound = self.region.bound(movement.probe.tokens_per_episode)
+                    moves.append(self.region.hold(applied.update, movement, bound=bound))
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
-        return {
+        metrics = {
             "loss": self.ranks.rows.sum({"loss": loss_sum / len(minibatches)})["loss"],
             "grad_norm": worst(grad_norms),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "num_updates": float(self.num_updates - num_updates),
-            "num_skipped_updates": float(num_skipped),
+            "num_skipped_updates": float(sum(not math.isfinite(norm) for norm in grad_norms)),
             **meter.reduce(self.ranks.rows, num_terms=num_terms),
+            **summary(moves),
         }
+        return metrics, moves
 
     def _policy_loss(
         self,
@@ -388,21 +360,13 @@ class RankTrainer:
             )
         )
 
-    def _logprobs(self, minibatch: Minibatch) -> list[Tensor]:
-        """The logprobs of the sequences that measure an update. A collective."""
-        assert minibatch.probe is not None, "every minibatch of a policy has one"
+    def _logprobs(
+        self, batch: Batch, model: Policy | RewardModel | WithoutAdapter | None = None
+    ) -> Tensor:
+        """Logprobs of the terms under `model` (default: the policy), without a gradient. A collective."""
         with torch.no_grad(), self._autocast():
-            return [self.policy(batch)[0] for batch in minibatch.probe.batches]
-
-    def _hold(self, minibatch: Minibatch, before: Sequence[Tensor], update: Update) -> Moved:
-        """Hold an update within the trust region. A collective."""
-        probe = minibatch.probe
-        assert probe is not None
-
-        def measure() -> tuple[float, float]:
-            return divergence(before, self._logprobs(minibatch), probe, self.ranks.rows)
-
-        return self.region.hold(update, measure, bound=self.region.bound(probe.tokens_per_episode))
+            logprobs_T: Tensor = (model or self.policy)(batch)[0]
+        return logprobs_T
 
     def _apply_gradients(self, learning_rate: float) -> Applied:
         """One update of the policy."""
@@ -412,7 +376,8 @@ class RankTrainer:
         self.num_updates += applied.update is not None
         return applied
 
-    def _enter(self, phase: str) -> None:
+    def enter(self, phase: str) -> None:
+        """Begin the phase, unless the trainer is in it."""
         if phase != self.phase:
             self.phase, self.num_updates, self.num_steps = phase, 0, 0
             self.optimizer.state.clear()
@@ -424,14 +389,10 @@ class RankTrainer:
         enabled = self.settings.precision == "bfloat16"
         return torch.autocast(self.ranks.device.type, dtype=torch.bfloat16, enabled=enabled)
 
-    def _cost(
-        self, minibatches: Sequence[Minibatch], meter: Meter, began: float
-    ) -> dict[str, float]:
-        """The time and the computed tokens of the step, on this rank, and over all ranks where that is a sum."""
+    def _cost(self, minibatches: Sequence[Minibatch], meter: Meter) -> dict[str, float]:
+        """The computed tokens and the time of the step."""
         computed = sum(len(b.tokens_N) for m in minibatches for b in m.batches)
-        cpu_s = {f"cpu_{name}_s": seconds for name, seconds in meter.cpu_s.items()}
         return {
             **self.ranks.rows.sum({"num_computed": float(computed)}),
-            **self.ranks.sum({**cpu_s, "cpu_s": sum(cpu_s.values())}),
-            "wall_s": time.monotonic() - began,
+            **meter.spent(self.ranks),
         }

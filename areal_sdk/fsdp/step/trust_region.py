@@ -1,31 +1,20 @@
 """A bound on how far one update moves the policy, and a learning rate that follows the bound.
 
-Before and after an update a sample of the step's sequences is computed, without a gradient. The KL of the
-policy after the update from the policy before it is estimated from their sampled tokens. Beyond the bound
-the update is scaled back. The same rule holds on all ranks, because all ranks see the same sums.
+An update is measured (`probe.py`) and scaled back if it is beyond the bound. The same rule holds on all ranks,
+because all ranks see the same sums.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from zlib import crc32
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from areal_sdk.algorithms.batch import Batch
-from areal_sdk.algorithms.examples import Example
-from areal_sdk.algorithms.objectives import masked
-from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.config import TrainerSection
 
-SHARE = 1 / 16
-"""Share of the sampled tokens that measure an update."""
-NUM_TERMS = 128
-"""Trained tokens that a sample has at least, where the minibatch has so many."""
-SIBLINGS = 2
-"""Sequences that are taken from a group at once."""
 PER_TOKEN = 0.01
 """Maximum KL in nats a token, however short an episode is: beyond it runs of few tokens fell."""
 FACTOR = 1.5
@@ -42,46 +31,15 @@ TRIES = 6
 """Scales that are tried before an update is taken back as a whole."""
 LEAST = 1e-6
 """Share of the bound below which a KL is none: its logarithm says nothing."""
+TRIFLE = 0.01
+"""Share of an update that hardly moves the policy, yet changes the last bits of weights."""
 FILLED, CLOSE = 0.4, 1.25
 """Shares of the bound between which a scaled update is accepted: the estimate is no better than that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """Sequences that tell how far an update moved the policy, as this rank sees them."""
-
-    batches: list[Batch]
-    tokens_per_episode: float
-    """Trained tokens, on average over the sequences of the minibatch."""
-
-
-def sampled(examples: Sequence[Example], *, seed: int) -> list[int]:
-    """The indices of the sequences that are computed again, whatever the order of `examples`.
-
-    Several siblings of a group are taken together, because they share the computation of their prompt.
-    """
-    keys = [crc32(example.target_tokens.astype(np.int64).tobytes(), seed) for example in examples]
-    siblings: dict[int, list[int]] = {}
-    for index in sorted(range(len(examples)), key=keys.__getitem__):
-        siblings.setdefault(examples[index].group, []).append(index)
-    order = sorted(
-        (place // SIBLINGS, keys[members[0]], place, index)
-        for members in siblings.values()
-        for place, index in enumerate(members)
-    )
-    left = max(NUM_TERMS, SHARE * sum(len(example.targets_T) for example in examples))
-    chosen: list[int] = []
-    for *_, index in order:
-        if left <= 0:
-            break
-        chosen.append(index)
-        left -= len(examples[index].targets_T)
-    return sorted(chosen)
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
-    """What one update did to the policy."""
+    """The effect of one update on the policy."""
 
     kl: float
     """Nats a token, of the policy after the update from the policy before it."""
@@ -98,7 +56,7 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
     if not moves:
         return {}
     return {
-        "kl_step": mean(moved.kl for moved in moves),
+        "kl_step": sum(moved.kl for moved in moves),
         "kl_behaviour_after": moves[-1].kl_behaviour,
         "update_share": mean(moved.share for moved in moves),
     }
@@ -113,8 +71,40 @@ class UpdateLimit:
     is_followed: bool
     """Whether the learning rate follows."""
     factor: float = 1.0
+    """Factor of the rate, kept in checkpoints, also if the rate does not follow for a while: see
+    `rate_factor`."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
+    tightness: float = 1.0
+    """The bound is divided by this: the guard doubles it when weights are put back."""
+    noise: float | None = None
+    """Nats a token that are measured where nothing moved: in bfloat16 the last bit of a weight changes all logprobs."""
+
+    @property
+    def state(self) -> dict[str, float | None]:
+        """The state that checkpoints keep."""
+        return {
+            "factor": self.factor,
+            "num_calm": self.num_calm,
+            "tightness": self.tightness,
+            "noise": self.noise,
+        }
+
+    @state.setter
+    def state(self, saved: Mapping[str, Any]) -> None:
+        self.factor = saved.get("factor", 1.0)
+        self.num_calm = saved.get("num_calm", 0)
+        self.tightness = saved.get("tightness", 1.0)
+        self.noise = saved.get("noise")
+
+    @property
+    def rate_factor(self) -> float:
+        """Times the first learning rate; 1 for a rate that does not follow, whatever a checkpoint says."""
+        return self.factor if self._is_leading else 1.0
+
+    @property
+    def _is_leading(self) -> bool:
+        return self.is_followed and self.per_episode > 0.0
 
     def bound(self, tokens_per_episode: float) -> float:
         """The maximum KL of an update, in nats a token.
@@ -122,9 +112,18 @@ class UpdateLimit:
         >>> UpdateLimit(0.3, is_followed=True).bound(100.0)
         0.003
         """
-        if not self.per_episode:
+        per_episode = self.per_episode
+        if (
+            not per_episode and self.tightness > 1.0
+        ):  # without any bound the same would happen again
+            per_episode = TrainerSection().trust_region
+        if not per_episode:
             return math.inf
-        return min(PER_TOKEN, self.per_episode / tokens_per_episode)
+        return min(PER_TOKEN, per_episode / tokens_per_episode) / self.tightness
+
+    def tighten(self) -> None:
+        """Halve the bound: within it, what was learnt was lost."""
+        self.tightness *= 2.0
 
     def hold(
         self, update: "Update", measure: Callable[[], tuple[float, float]], *, bound: float
@@ -132,6 +131,15 @@ class UpdateLimit:
         """Scale `update` back until its KL is within `bound`. `measure` returns the KL, and the KL to the samplers."""
         share, power = 1.0, 2.0  # the KL of a small update grows with its square
         kl, kl_behaviour = measure()
+        if bound == math.inf:
+            return Moved(kl, kl_behaviour, share, 0.0)
+        if math.isfinite(kl) and (self.noise is None or kl - self.noise > bound):
+            trifle = TRIFLE if kl <= bound else TRIFLE * bound / kl
+            update.scale(1.0, trifle)
+            self.noise, _ = measure()
+            update.scale(trifle, 1.0)
+        self.noise = min(self.noise or 0.0, kl)  # and as it was if the KL is not a number
+        kl -= self.noise
         if kl <= bound:
             return Moved(kl, kl_behaviour, share, kl / bound)
         for _ in range(TRIES):
@@ -144,27 +152,33 @@ class UpdateLimit:
             update.scale(share, share * scale)
             share *= scale
             kl, kl_behaviour = measure()
+            kl -= min(kl, self.noise)  # a KL that is not a number stays one
             if math.isfinite(found) and math.isfinite(kl):
                 slope = math.log(max(kl, LEAST * bound) / found) / math.log(scale)
                 power = min(4.0, max(0.5, slope))
         if not kl <= CLOSE * bound:
             update.scale(share, 0.0)
-            share, (kl, kl_behaviour) = 0.0, measure()
+            _, kl_behaviour = measure()
+            share, kl = 0.0, 0.0
         return Moved(kl, kl_behaviour, share, kl / bound)
 
-    def follow(self, moves: Sequence[Moved], *, spread: float, is_full: bool) -> None:
+    def follow(
+        self, moves: Sequence[Moved], *, spread: float, schedule: float, is_warm: bool
+    ) -> None:
         """Set the factor after the updates of a step.
 
-        `spread` is the share of the groups whose rewards differ. `is_full`: neither a warm-up nor a schedule lowers
-        the learning rate.
+        `spread` is the share of the groups whose rewards differ (`spread.py`). `schedule` is the part of the rate that
+        the schedule left: the KL of a small update falls with its square. `is_warm`: the warm-up is over.
         """
-        if not (self.is_followed and self.per_episode and moves):
+        if not (self._is_leading and moves):
             return
-        is_calm = max(moved.filled for moved in moves) < FAR_BELOW
-        self.num_calm = self.num_calm + 1 if is_calm else 0
         if any(moved.share < 1.0 for moved in moves):
+            self.num_calm = 0  # little is left to measure of an update that was taken back
             self.factor /= FACTOR
-        elif is_full and self.num_calm >= REMEMBERED and spread >= ENOUGH_SPREAD:
+            return
+        is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
+        self.num_calm = self.num_calm + 1 if is_calm and is_warm else 0
+        if self.num_calm >= REMEMBERED and spread >= ENOUGH_SPREAD:
             self.factor = min(self.factor * FACTOR, LARGEST_RISE)
 
 
@@ -194,22 +208,3 @@ class Update:
                 # w = w0 (1 - share * decay) - share * change * direction; the same with `to`.
                 kept = (1.0 - to * decay) / (1.0 - share * decay)
                 parameter.mul_(kept).add_(direction, alpha=change * (share * kept - to))
-
-
-def divergence(
-    before: Sequence[Tensor], after: Sequence[Tensor], probe: Probe, ranks: Ranks
-) -> tuple[float, float]:
-    """The KL from the policy before the update, and from those that sampled, in nats a token. A collective.
-
-    `before` and `after` have the logprobs of each batch. Both KLs are estimated as r - 1 - log r (k3, Schulman 2020),
-    whose mean over samples of the denominator is the KL and which is never negative.
-    """
-    totals = {"kl": 0.0, "behaviour": 0.0, "count": 0.0}
-    for batch, before_T, after_T in zip(probe.batches, before, after, strict=True):
-        mask_T = batch.mask_T
-        for name, of_T in (("kl", before_T), ("behaviour", batch.behaviour_T)):
-            log_ratio_T = masked(after_T.float() - of_T, mask_T)
-            totals[name] += (torch.expm1(log_ratio_T.clamp(max=20.0)) - log_ratio_T).sum().item()
-        totals["count"] += mask_T.sum().item()
-    sums = ranks.sum(totals)
-    return sums["kl"] / sums["count"], sums["behaviour"] / sums["count"]

@@ -29,24 +29,28 @@ class Figures:
     """The held-out tasks of the run, played on the exported files."""
 
     reports: Mapping[str, EvalReport] = field(default_factory=dict)
-    """By split."""
+    """Reports by split."""
     engine: str = ""
     """The engine that sampled, in words."""
     problem: str = ""
-    """Why the files were not measured, where that was wanted. The card does not say it: it may name directories."""
+    """The reason why the files were not measured, if that was wanted. The card does not say it: it
+    may name directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is in the files of an export."""
+    """The content of an export's files."""
 
     dtype: str
     adapter: bool = False
     """The adapter alone, without the model that it is merged into."""
     rounding: Rounding | None = None
-    """What rounding took, or would take in bfloat16, of what was learnt; None: not known."""
+    """Effect of rounding on what was learnt, or its effect in bfloat16 if nothing is rounded; None:
+    not known."""
     is_rounded: bool = False
     """The weights went through the dtype of `rounding`."""
+    num_vanished: int = 0
+    """Weights that the dtype turned into 0."""
     figures: Figures = field(default_factory=Figures)
 
 
@@ -59,7 +63,7 @@ def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
     )
     parts = [
         _front_matter(base, config, is_judge=is_judge, adapter=exported.adapter),
-        f"# {title}\n\n{base}, {_whether_trained(choice, config)}.",
+        f"# {title}\n\n{base}, {_whether_trained(choice)}.",
         table(_facts(choice, config, events, base, exported), ("", "")),
         *_held_out(choice, events, exported),
         _usage(title, base, exported, is_judge=is_judge),
@@ -67,11 +71,26 @@ def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _whether_trained(choice: Choice, config: Mapping[str, Any]) -> str:
-    """The best weights of a run may be those that it began with."""
-    if choice.step or config.get("sft", {}).get("steps") or _earlier(choice.run):
+def _whether_trained(choice: Choice) -> str:
+    """The best weights of a run may be those that it began with, and the last ones too."""
+    if not is_untrained(choice):
         return "trained with areal-sdk"
-    return "as it was before training with areal-sdk: these weights are the untrained model's"
+    when = "as it was before training with areal-sdk"
+    if choice.step:
+        when = f"unchanged by training with areal-sdk, since none of its {choice.step} steps had a gradient"
+    return f"{when}: these weights are the untrained model's"
+
+
+def is_untrained(choice: Choice) -> bool:
+    """Whether the weights are those of the base model: nothing updated them."""
+    if choice.run.read_config().get("sft", {}).get("steps") or _earlier(choice.run):
+        return False
+    return not _total(_steps_of(choice), "train/num_updates")
+
+
+def _steps_of(choice: Choice) -> list[Event]:
+    """The steps that made the weights."""
+    return [event for event in choice.run.read_steps() if event["step"] <= choice.step]
 
 
 def base_of(run: RunDir) -> str:
@@ -144,11 +163,12 @@ def _facts(
     base: str,
     exported: Exported,
 ) -> list[tuple[str, str]]:
-    steps = [event for event in choice.run.read_steps() if event["step"] <= choice.step]
+    steps = _steps_of(choice)
     trainer, lora = config.get("trainer", {}), config.get("trainer", {}).get("lora", {})
     rank = lora.get("rank", 0)
     learnt = f", LoRA of rank {rank}{'' if exported.adapter else ', merged'}" if rank else ""
     ledger = steps[-1].get("ledger", {}) if steps else {}
+    untrained = is_untrained(choice)
     ended = steps[-1]["time"] if steps else events[-1]["time"] if events else time.time()
     facts = {
         "base model": base,
@@ -161,16 +181,31 @@ def _facts(
         "rewards": ", ".join(config.get("rewards", {})),
         "weights": f"{choice.name}, {exported.dtype}",
         "lost by rounding": str(exported.rounding) if exported.is_rounded else "",
-        "steps": str(choice.step),
-        "episodes trained": _count(ledger.get("trained")),
+        "too small for the dtype": _count(exported.num_vanished or None),
+        "steps": str(choice.step) + (", none with a gradient" if untrained and steps else ""),
+        "episodes trained": "" if untrained else _count(ledger.get("trained")),
         "tokens trained": _count(_total(steps, "train/num_trained")),
         "tokens in their sequences": _count(_total(steps, "train/num_tokens")),
-        "learning rate": str(trainer.get("learning_rate", "")),
+        "learning rate": _learning_rate(trainer.get("learning_rate", ""), steps),
         "seed": str(config.get("run", {}).get("seed", "")),
         "trained": time.strftime("%Y-%m-%d", time.gmtime(ended)),
         "areal-sdk": areal_sdk.__version__,
     }
     return [(name, value) for name, value in facts.items() if value]
+
+
+def _learning_rate(asked: object, steps: Sequence[Event]) -> str:
+    """The rate that was set; for "auto" the rates of the first update and of the last.
+
+    >>> _learning_rate("auto", [{"train/learning_rate": 1e-5}, {}, {"train/learning_rate": 4.2e-5}])
+    'auto, 1e-05 at first and 4.2e-05 at last'
+    >>> _learning_rate(1e-6, []), _learning_rate("auto", [{}])
+    ('1e-06', '')
+    """
+    if asked != "auto":
+        return str(asked)
+    used = [rate for event in steps if (rate := event.get("train/learning_rate"))]
+    return f"auto, {used[0]:.3g} at first and {used[-1]:.3g} at last" if used else ""
 
 
 def _held_out(choice: Choice, events: Sequence[Event], exported: Exported) -> Iterator[str]:
@@ -265,7 +300,7 @@ def _count(number: int | None) -> str:
 
 
 def _file_name(name: object) -> str:
-    """Of a table of options the name inside.
+    """The name without its directories; of a table of options, the name inside.
 
     >>> _file_name("/home/me/agents/calculator.py::Calculator"), _file_name("gsm8k")
     ('calculator.py::Calculator', 'gsm8k')

@@ -1,4 +1,4 @@
-"""Which weights of a run are exported."""
+"""The choice of a run's weights to export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.models import EXPORTS, FINAL, refuse_mirror, weights_of
-from areal_sdk.loop.state import PREFIX, step_of
+from areal_sdk.loop.state import PREFIX, good_checkpoint, step_of
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
 
@@ -41,7 +41,9 @@ def choose(run: RunDir, which: Which | None = None, *, step: int | None = None) 
     if step is not None:
         weights = run.checkpoints / f"{PREFIX}{step:06d}"
         if not weights.is_dir():
-            steps = sorted(s for p in run.checkpoints.glob(f"{PREFIX}*") if (s := step_of(p)))
+            weights = good_checkpoint(run.checkpoints, step)
+        if not weights.is_dir():
+            steps = sorted({s for p in run.checkpoints.glob("*-*") if (s := step_of(p))})
             there = f"there: {', '.join(map(str, steps))}" if steps else "it has none"
             raise ConfigError(
                 f"{run.path} has no checkpoint of step {step}; {there} (run.checkpoint_every and "

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,15 @@ def write_export(
             with whole_directory(directory) as partial:
                 copy_all_but_weights(weights, partial)
                 (partial / MEASURED_FILE).unlink(missing_ok=True)  # the card has its figures
+                num_vanished = 0
                 if adapter:
                     _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
                 else:
-                    _write_weights(weights, partial, dtype=wanted)
+                    num_vanished = _write_weights(weights, partial, dtype=wanted)
                 _write_template(partial)
                 rounding, is_rounded = _rounding(choice.run, weights, wanted)
-                exported = Exported(wanted, adapter, rounding, is_rounded, measure(partial))
+                figures = measure(partial)
+                exported = Exported(wanted, adapter, rounding, is_rounded, num_vanished, figures)
                 card = model_card(choice, exported, title=directory.name)
                 (partial / "README.md").write_text(card, encoding="utf-8")
     except (OSError, CheckpointError) as exc:
@@ -80,7 +83,7 @@ def write_export(
 
 @contextmanager
 def _scratch_beside(directory: Path) -> Iterator[Path]:
-    """Where a model can lie for a moment: on the disk that the export is written to."""
+    """A directory in which a model can lie for a moment, on the disk that the export is written to."""
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=parent) as scratch:
@@ -117,9 +120,13 @@ def check_empty(directory: Path) -> None:
 
 
 def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, bool]:
-    """What rounding takes of the weights in `kept`, or would take of float32, and whether it is done."""
+    """The effect of rounding on the weights in `kept`, or its effect on float32, and whether they
+    are rounded."""
     if stored_dtype(kept) != "float32":
         known = Rounding.read(kept)  # the trainer had the whole weights
+        if known is not None and dtype == "float16" != known.dtype:
+            # Of float32 nothing is left to compare. What bfloat16 holds, float16 holds too unless it is tiny.
+            known = replace(known, dtype=f"{known.dtype}, as the run kept them, and then {dtype}")
         return known, known is not None
     first = [found for r in reversed(lineage(run)) if (found := first_weights(r)) is not None]
     narrow = "bfloat16" if dtype == "float32" else dtype
@@ -127,16 +134,19 @@ def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, boo
     return lost, lost is not None and narrow == dtype
 
 
-def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> None:
+def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> int:
+    """The number of weights that `dtype` turns into 0."""
+    num_vanished = 0
     if stored_dtype(model_dir) == dtype:
         for path in model_dir.glob("*.safetensors"):
             shutil.copyfile(path, directory / path.name)
     else:
         path = directory / "model.safetensors"
-        write_safetensors(path, stored_weights(model_dir), dtype=DTYPES[dtype])
+        num_vanished = write_safetensors(path, stored_weights(model_dir), dtype=DTYPES[dtype])
     config = {**read_config(directory), "dtype": dtype}
     config.pop("torch_dtype", None)
     write_json(directory / "config.json", config)
+    return num_vanished
 
 
 def _write_template(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which model a run starts from or serves: the directory of its weights, and its engine.
+"""The model that a run starts from or serves: the directory of its weights, and its engine.
 
 A model is named as in `--model`: a name that `areal_sdk.models` knows, a directory, or a run.
 """
@@ -22,7 +22,7 @@ from areal_sdk.loop.plan.parts import (
     make_trainer,
 )
 from areal_sdk.loop.plan.program import load_program
-from areal_sdk.loop.state import latest_checkpoint, step_of
+from areal_sdk.loop.state import GOOD, good_checkpoint, latest_checkpoint, step_of
 from areal_sdk.models import BUILT_IN, HUB_IDS, resolve_model
 from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype
@@ -30,6 +30,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.files import to_json, write_atomically
+from areal_sdk.telemetry.metrics import last_event
 from areal_sdk.telemetry.mirror.layout import is_mirror
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, refuse_address, scores_of
 from areal_sdk.trainer import PresetSpec, Trainer
@@ -83,7 +84,8 @@ def find_model(name: str) -> Path:
     weights = weights_of(RunDir(path))
     if not _is_checkpoint(weights):
         return weights
-    logger.warning("%s is not finished: the weights are those of %s", path, weights.name)
+    why = "ended with worse weights" if weights.name.startswith(GOOD) else "is not finished"
+    logger.warning("%s %s: the weights are those of %s", path, why, weights.name)
     return _exported(weights)
 
 
@@ -99,6 +101,8 @@ def weights_of(run: RunDir, among: Sequence[str] = EXPORTS) -> Path:
     """The weights that a run gives: the first model of `among`, else its newest checkpoint."""
     refuse_mirror(run)
     latest = latest_checkpoint(run.checkpoints)
+    if BEST in among and (better := _better_than_last(run)) is not None:
+        return better
     for export in among:
         directory = run.checkpoints / export
         is_outdated = export == FINAL and latest is not None and _is_newer(latest, directory)
@@ -112,6 +116,15 @@ def weights_of(run: RunDir, among: Sequence[str] = EXPORTS) -> Path:
     return latest
 
 
+def _better_than_last(run: RunDir) -> Path | None:
+    """The weights that the guard kept, if the run ended with clearly worse ones and no evaluation chose better ones."""
+    step = last_event(run.read_metrics()).get("better")
+    if step is None or (run.checkpoints / BEST / "config.json").is_file():
+        return None
+    kept = good_checkpoint(run.checkpoints, step)
+    return kept if kept.is_dir() else None
+
+
 def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path:
     """The directory of the weights that the run began with, the same one after each resume.
 
@@ -122,7 +135,7 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
         began = {"directory": str(model_dir.absolute()), "weights": fingerprint(model_dir)}
         write_atomically(run_dir.origin, to_json(began, indent=True))
         return model_dir
-    began = json.loads(run_dir.origin.read_text())
+    began = json.loads(run_dir.origin.read_text(encoding="utf-8"))
     for candidate in (Path(began["directory"]), model_dir):
         if fingerprint(candidate) == began["weights"]:
             return candidate
@@ -137,7 +150,7 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
 def first_weights(run_dir: RunDir) -> Path | None:
     """The model that the run began with, if its files are still what they were."""
     with suppress(OSError, ConfigError, json.JSONDecodeError):
-        began = json.loads(run_dir.origin.read_text())
+        began = json.loads(run_dir.origin.read_text(encoding="utf-8"))
         directory = Path(began["directory"])
         if fingerprint(directory) == began["weights"]:
             return directory
@@ -159,7 +172,7 @@ def find_base(run_dir: RunDir, config: Config) -> Path:
     """The model whose adapter the run trains; ConfigError where it is gone or has changed."""
     if (directory := first_weights(run_dir)) is not None:
         return directory
-    began = json.loads(run_dir.origin.read_text())
+    began = json.loads(run_dir.origin.read_text(encoding="utf-8"))
     with suppress(ConfigError):
         named = find_model(config.init_from or config.model)
         if fingerprint(named) == began["weights"]:
@@ -224,14 +237,19 @@ def find_trained_model(config: Config, *, plugins: Plugins, preset: PresetSpec) 
 
 def check_served(config: Config, directory: Path, plugins: Plugins) -> FoundModel:
     """The model in `directory`; ConfigError if the gateway or the engine would refuse it."""
-    check_speaks(directory)
-    model = FoundModel(directory, load_renderer(directory, config))
+    model = check_chats(config, directory)
     check_engine_serves(config, directory, plugins)
     return model
 
 
+def check_chats(config: Config, directory: Path) -> FoundModel:
+    """The model in `directory`; ConfigError if the gateway would refuse it. No engine is asked."""
+    check_speaks(directory)
+    return FoundModel(directory, load_renderer(directory, config))
+
+
 def whose_weights(model_dir: Path) -> str:
-    """Which of a run's weights these are, and what they achieved; empty for any other model."""
+    """The step of a run whose weights these are, and their success; empty for any other model."""
     measured, name = read_measured(model_dir), model_dir.name
     if model_dir.parent.name != "checkpoints" or name not in EXPORTS:
         return ""
@@ -270,7 +288,7 @@ def _exported(checkpoint: Path) -> Path:
     if (directory / "config.json").is_file():
         return directory
     trainer = trainer_of(checkpoint)
-    with (checkpoint / ".export.lock").open("w") as lock:
+    with (checkpoint / ".export.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (directory / "config.json").is_file():
             return directory  # another process made it meanwhile

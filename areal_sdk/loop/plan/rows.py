@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import orjson
 
 from areal_sdk.errors import ConfigError, no_such_file
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.canonical import canonical
+from areal_sdk.gateway.tokens.demonstrations import WEIGHT, as_context
+from areal_sdk.gateway.wire.chat import parse_message
 from areal_sdk.types import Message, Tool
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 SYSTEM_ROLES = ("system", "developer")
 ANSWERING = ("assistant", "tool")
 """Roles that an answer may begin with."""
@@ -21,6 +24,7 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Names of an assistant's thoughts in data; the first is the one that is read on."""
 
 CONVERSATION = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}'
+DIFFERENT_PROMPTS = "'chosen' and 'rejected' begin differently, before they answer"
 PAIR = '{"messages": [...], "chosen": "...", "rejected": "..."}'
 
 T = TypeVar("T")
@@ -103,7 +107,7 @@ def to_conversation(row: Mapping[str, Any], where: str) -> Conversation:
         messages = read_messages(row["messages"], "messages")
     elif "prompt" in row and "completion" in row:
         before, answer = _without_prompt(_prompt(row), row, "completion")
-        messages = (*before, *answer)
+        messages = (*as_context(before), *answer)
     else:
         raise BadRowError(f'no "messages" (it has {_keys(row)})')
     if not any(message["role"] == "assistant" for message in messages):
@@ -123,25 +127,26 @@ def _pair(row: Mapping[str, Any], where: str) -> Pair:
         before_rejected, rejected = _without_prompt(prompt, row, "rejected")
         wholes = [one for one in (before, before_rejected) if one is not prompt] or [prompt]
         if not _alike(wholes[0], wholes[-1]):
-            raise BadRowError("'chosen' and 'rejected' begin differently, before they answer")
+            raise BadRowError(DIFFERENT_PROMPTS)
         system = _system(row, wholes[0])
         return Pair(wholes[0], chosen, rejected, _tools(row), where, system)
     chosen, rejected = (_answer(row[half], half) for half in ("chosen", "rejected"))
     shared = _num_shared(chosen, rejected)
     if not shared:
         raise BadRowError('no "messages" that come before the answers')
-    before = chosen[:shared]
-    return Pair(
-        before, chosen[shared:], rejected[shared:], _tools(row), where, _system(row, before)
-    )
+    before, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
+    if any(answer[0]["role"] not in ANSWERING for answer in (chosen, rejected)):
+        raise BadRowError(DIFFERENT_PROMPTS)
+    return Pair(before, chosen, rejected, _tools(row), where, _system(row, before))
 
 
 def _without_prompt(
     prompt: tuple[Message, ...], row: Mapping[str, Any], key: str
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """What comes before an answer, and the answer alone: data may repeat the prompt in it.
+    """The messages before an answer, and the answer alone: data may repeat the prompt in it.
 
-    `prompt` itself, where the answer does not repeat it. A system message may be in one of both alone.
+    If the answer does not repeat the prompt, the messages are `prompt` itself. Only one of both needs to
+    have a system message.
     """
     said = _answer(row[key], key)
     if said[0]["role"] in ANSWERING:
@@ -177,9 +182,15 @@ def _alike(one: Sequence[Message], other: Sequence[Message]) -> bool:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """How many messages two whole conversations begin with alike, up to an answer of each."""
+    """The number of messages with which two whole conversations begin alike, up to an answer of
+    each."""
     most = min(len(chosen), len(rejected)) - 1
-    return next((i for i in range(most) if chosen[i] != rejected[i]), max(0, most))
+    return next((i for i in range(most) if not _same(chosen[i], rejected[i])), max(0, most))
+
+
+def _same(one: Message, other: Message) -> bool:
+    """Whether two messages are the same. In an answer every character counts, for answers are compared."""
+    return one == other or (one["role"] not in ANSWERING and _alike([one], [other]))
 
 
 def _prompt(row: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -187,7 +198,7 @@ def _prompt(row: Mapping[str, Any]) -> tuple[Message, ...]:
     key = "messages" if "messages" in row else "prompt"
     asked = row[key]
     if isinstance(asked, str):
-        return ({"role": "user", "content": asked},)
+        asked = [{"role": "user", "content": asked}]
     messages = read_messages(asked, key)
     if messages[-1]["role"] == "assistant" and key == "messages" and "prompt" in row:
         return _prompt({"prompt": row["prompt"]})
@@ -212,33 +223,56 @@ def read_messages(value: Any, key: str) -> tuple[Message, ...]:
     """`value` as chat messages; BadRowError says which of them is none."""
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(f"{key!r} is not a list of messages")
-    for index, message in enumerate(value):
-        what = f"{key}[{index}]"
-        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
-            role = message.get("role") if isinstance(message, Mapping) else message
-            raise BadRowError(f"{what} has the role {role!r}: use one of {', '.join(ROLES)}")
-        if message.get("content") is None and not message.get("tool_calls"):
-            raise BadRowError(f"{what} has neither content nor tool_calls")
-        for call in message.get("tool_calls") or ():
-            if not _is_call(call):
-                raise BadRowError(
-                    f'{what} has a tool call without {{"function": {{"name", "arguments"}}}}'
-                )
-    return tuple(_with_thoughts(message, f"{key}[{i}]") for i, message in enumerate(value))
+    return tuple(_read_message(message, f"{key}[{index}]") for index, message in enumerate(value))
 
 
-def _with_thoughts(message: Mapping[str, Any], what: str) -> Message:
+def _read_message(value: Any, what: str) -> Message:
+    """The message as the gateway reads it, in data that a person or a program wrote."""
+    given = dict(value) if isinstance(value, Mapping) else value
+    try:
+        message = canonical(parse_message(given, what, {}), where=what)
+    except ApiError as exc:
+        raise BadRowError(exc.message) from None
+    if given.get("content") is None and not given.get("tool_calls"):
+        raise BadRowError(f"{what} has neither content nor tool_calls")
+    for call in message.get("tool_calls") or ():
+        _check_call(call, what)
+    return _with_weight(_with_thoughts(message, what), what)
+
+
+def _with_weight(message: Message, what: str) -> Message:
+    """The message with a weight that is 0 or 1, or without any. Tables write null where they have none."""
+    if WEIGHT not in message:
+        return message
+    weight = message[WEIGHT]
+    if weight is None:
+        return {name: value for name, value in message.items() if name != WEIGHT}
+    if isinstance(weight, bool) or weight not in (0, 1):
+        raise BadRowError(f"{what}.weight is {weight!r}: use 0 (context) or 1 (trained), a number")
+    return message
+
+
+def _check_call(call: Mapping[str, Any], what: str) -> None:
+    """BadRowError for a call that no model should learn to make."""
+    arguments = call["function"].get("arguments")
+    try:
+        is_object = isinstance(orjson.loads(arguments or ""), dict)
+    except orjson.JSONDecodeError:
+        is_object = False
+    if not is_object:
+        raise BadRowError(
+            f"{what}.tool_calls: the arguments {arguments!r} of {call['function']['name']!r} are no "
+            "JSON object, and the model would learn to write them: correct them, or leave the row out"
+        )
+
+
+def _with_thoughts(message: Message, what: str) -> Message:
     name = next((name for name in THOUGHTS if message.get(name)), None)
     if name is None:
-        return dict(message)
+        return message
     if not isinstance(message[name], str):
         raise BadRowError(f"{what} has a {name} that is not a text")
     return {**message, THOUGHTS[0]: message[name]}
-
-
-def _is_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and "name" in function and "arguments" in function
 
 
 def _system(row: Mapping[str, Any], messages: Sequence[Message]) -> str:

@@ -86,10 +86,10 @@ def load_held_out(
     plugins: Plugins,
     say: Callable[[str], None],
 ) -> HeldOut:
-    """At most `eval.tasks` tasks of `split`, drawn by the run's seed; says so where nobody set that.
+    """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. It says so if nobody set that.
 
-    Files often hold one source after the other, so the first tasks are no sample of the rest. Of a
-    generator that goes on and on they are drawn from its first tasks all the same, and it says so.
+    Files often hold one source after the other, so the first tasks are no sample of the rest. If a
+    generator goes on and on, they are drawn from its first tasks all the same, and it says so.
     """
     _check_given_once(program, split, source)
     if source is None and config.mixture and split not in program.given:
@@ -110,7 +110,7 @@ def load_held_out(
 
 
 def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
-    """At most `most` of `tasks`, in their order."""
+    """A random sample of at most `most` of `tasks`, in their order."""
     if len(tasks) <= most:
         return tuple(tasks)
     return tuple(
@@ -145,7 +145,7 @@ class _Given:
     """Gives them, once for each pass."""
     is_finite: bool
     travel_to: str
-    """Who takes them to another process; empty where nobody does."""
+    """The part that takes the tasks to another process; empty if none does."""
 
     def begin(self) -> Iterator[Task]:
         """One pass over them, each checked as it is read."""
@@ -215,7 +215,7 @@ def _find(
 
 
 def _traveller(config: Config) -> str:
-    """Who takes tasks to another process; empty where nobody does."""
+    """The part that takes tasks to another process; empty if none does."""
     if config.rollout.workers:
         return f"an agent's worker (rollout.workers = {config.rollout.workers})"
     if config.rewards:
@@ -224,7 +224,7 @@ def _traveller(config: Config) -> str:
 
 
 def _is_file(source: str) -> bool:
-    """Also the id of a dataset on the hub, which is read as a file is."""
+    """Whether a source is a file, or the id of a dataset on the hub, which is read as a file is."""
     return (
         Path(source).suffix.lower() in FILE_SUFFIXES or Path(source).exists() or is_hub_id(source)
     )
@@ -302,7 +302,7 @@ def _of_part(
 
 
 def _held_out_of(part: MixtureSection) -> str | None:
-    """Its held-out tasks; a plugin's dataset has its own, a file has none."""
+    """The source of the part's held-out tasks; a plugin's dataset has its own, a file has none."""
     return part.eval_tasks or (None if _is_file(part.tasks) else part.tasks)
 
 
@@ -316,7 +316,8 @@ def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:
     for task in tasks:
         if by_id.setdefault(task.id, task) is not task:
             raise ConfigError(
-                f"{what}: two tasks have the id {task.id!r}; ids key groups and resumes"
+                f"{what}: two tasks have the id {task.id!r}; ids key groups and resumes: "
+                "give each task an id of its own"
             )
     if not by_id:
         raise ConfigError(f"{what}: no tasks")

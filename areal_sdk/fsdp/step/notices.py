@@ -1,0 +1,90 @@
+"""The lines that tell users of trouble with a step, each kind once a run."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+EXPLAINED = {"float32": 2e-3, "bfloat16": 0.1}
+"""Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts.
+
+SmolLM2 in bfloat16 has 0.03 to 0.06 in a step of 150 to 500 tokens."""
+
+FAR = 0.5
+"""KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
+NEAR = 0.03
+"""KL that is not worth a word, however much less it was before."""
+JUMP = 20.0
+"""Times the median of the steps before. A mean over tokens hides the few of an answer that decide it: a policy forgot all
+in three steps at 0.003, 0.069 and 0.087, where 0.0025 was usual."""
+REMEMBERED = 20
+"""Steps that make the median, and at least a quarter of them."""
+
+
+class Notices:
+    """Notices that users get about the steps of a run."""
+
+    def __init__(self, dtypes: Sequence[str]) -> None:
+        """`dtypes`: those of the trainer's matrices and of the published weights."""
+        self.latest: list[str] = []
+        """Notices of the latest step."""
+        self._dtypes = dtypes
+        self._named: set[str] = set()
+        self._distances = Distances()
+
+    def begin(self, outliers: Mapping[str, str]) -> None:
+        """A step, and the sources that posted a wrong reward: each is named once."""
+        self.latest = []
+        for source, what in outliers.items():
+            self._tell(source, f"{source}: {what}" if source else what)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add the notices of everything that is wrong with the figures of the step."""
+        self._tell("disagreement", disagreement_notice(metrics, self._dtypes))
+        self._tell("moved", self._distances.notice(metrics))
+
+    def _tell(self, kind: str, notice: str | None) -> None:
+        if notice is not None and kind not in self._named:
+            self.latest.append(notice)
+            self._named.add(kind)
+
+
+def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> str | None:
+    """The line for the user where generation and training disagree on the same weights."""
+    found = metrics.get("dlogp_lag_0")
+    explained = max(EXPLAINED[dtype] for dtype in dtypes)
+    if found is None or not found > explained:
+        return None
+    return (
+        f"generation and training disagree: under the same weights the logprobs of sampled tokens "
+        f"differ by {found:.3g} on average, where rounding explains {explained:g}. Run areal-sdk "
+        "doctor model, compare engine.dtype with trainer.precision, and leave out engine options "
+        'that change samples (kv_on_update = "keep", a quantized cache)'
+    )
+
+
+@dataclass(slots=True)
+class Distances:
+    """Distances of the policy from the one that sampled, after each of the last steps."""
+
+    _usual: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def notice(self, metrics: Mapping[str, float]) -> str | None:
+        """The line for the user where the policy ran away."""
+        found = metrics.get("kl_behaviour_after")
+        if found is None:
+            return None
+        usual = statistics.median(self._usual) if len(self._usual) >= REMEMBERED // 4 else math.inf
+        self._usual.append(found)
+        has_jumped = found > max(NEAR, JUMP * usual)
+        return _moved(found, usual) if found > FAR or has_jumped else None
+
+
+def _moved(found: float, usual: float) -> str:
+    before = f" (the median before: {usual:.2g})" if usual < math.inf else ""
+    return (
+        f"after this step the policy is {found:.2g} nats a token away from the one that sampled{before}, which often ends in a "
+        "policy that has forgotten everything: lower trainer.learning_rate, raise rollout.batch, or lower "
+        "rollout.max_staleness and trainer.num_minibatches (eval.keep_best keeps the best weights so far)"
+    )

@@ -1,0 +1,340 @@
+"""Whether a run has lost what its policy could do, told batch by batch; which weights are worth keeping.
+
+    a batch -> on trial? -> fallen below the kept weights? -> candidate proved? -> better than the kept weights?
+
+Pure: a live run and a recorded one give the same findings. A batch is seen before it is trained, so going back
+loses no step. What is compared are batches, never single episodes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+from typing import Any, Self
+
+from areal_sdk.records.course import ENTROPY, NORMAL, number
+from areal_sdk.records.seen import OF_STEPS, Seen, Standing
+
+WORSE = 3.0
+"""Standard errors by which the last weights of a run are clearly worse than the kept ones."""
+LOST = {3: 0.5, 6: 0.5, 12: 0.4, 24: 0.25}
+"""Share of the level of the kept weights that a collapse loses, for each number of latest batches:
+a shallow loss must last."""
+FEWEST = min(LOST)
+FIRST, MOVED = 6, 0.3
+"""Batches that tell how good the weights are which a run begins with, and the way of the policy that ends them."""
+BETTER_IN = 6
+"""Batches that must be better on average for weights to be worth keeping."""
+PROOF = 3
+"""Batches sampled by a candidate itself before it takes the place of the kept weights: it may be the step that fell."""
+APART = 10
+"""Steps between two candidates: each costs a checkpoint."""
+BETTER, BETTER_BY = 1.5, 0.02
+"""Standard errors, and share of the scale, of a clear improvement."""
+SURE = 5.0
+"""Standard errors of a loss that is no chance."""
+SURE_ALARMED = 3.5
+"""Standard errors that are enough if entropy, truncation or KL tell of trouble too."""
+REACH = 3.0
+"""The way that a policy went, as its steps tell it, may be so many times as long: each is measured on a sample."""
+JUMP = 0.3
+"""KL of a step in nats a token that is an alarm: the verdict calls it a jump."""
+FAR = 1.0
+"""KL to the policies that sampled, after a step, that is an alarm."""
+CUT = 0.3
+"""Share of the episodes by which truncation must grow for an alarm."""
+RECENT = 6
+"""Steps in which an alarm is looked for."""
+UNKNOWN = 1.0
+"""The way of a step that nobody measured: far enough for any loss."""
+ENOUGH = 8
+"""Batches whose differences tell the noise. Before, all of the spread counts as one of groups."""
+REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The weights as they are now are a candidate. The first ones are kept at once."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The candidate sampled batches that are as good: it takes the place of what was kept."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The candidate is no better than what is kept."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A collapse: the policy has lost what it could do."""
+
+    to: int
+    """The step that made the kept weights."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class InVain:
+    """The kept weights are put back and earn no more: the tasks or the rewards have changed, not the policy."""
+
+    step: int
+    why: str
+
+
+Finding = Keep | Proved | Forget | Fall | InVain
+
+
+@dataclass(slots=True)
+class Watch:
+    """Sees every batch of a run."""
+
+    needs_alarm: bool = False
+    """Tasks or their shares change by themselves, so rewards alone tell no fall."""
+    kept: Standing | None = None
+    num_first: int = FIRST
+    """Batches that `kept` still waits for."""
+    candidate: Standing | None = None
+    begun: int = 0
+    """The step of the latest candidate."""
+    spread: float = 0.0
+    """The largest in a batch so far."""
+    noise: dict[str, float] = field(default_factory=dict)
+    """Noise of each measure before the latest fall."""
+    trial: float | None = None
+    """The weights were put back: the next batch must earn more than this."""
+    batches: list[Seen] = field(default_factory=list)
+    """The latest, those of the level first that fit."""
+    since: int = 0
+    """Batches since the level of `kept` is known."""
+    way: float = 0.0
+    """The square roots of the KLs of all steps since the kept weights: they add up if the steps go one way."""
+    way_of_candidate: float = 0.0
+    jump: float = 0.0
+    """The largest of these KLs, those of a candidate included."""
+    before: dict[str, float] = field(default_factory=dict)
+    """Metrics of the latest step."""
+
+    def learnt(self, metrics: Mapping[str, float]) -> None:
+        """A step was taken: its metrics tell how far the policy moved."""
+        self.before = {name: metrics[name] for name in OF_STEPS if metrics.get(name) is not None}
+
+    def see(self, step: int, batch: Mapping[str, float]) -> Finding | None:
+        """Find out what the batch of `step` tells, before it is trained."""
+        seen = Seen.of(step, batch, self.before)
+        if seen is None:
+            return None
+        self.spread = max(self.spread, seen.spread)
+        self.batches = [*self.batches, seen][-REMEMBERED:]
+        step_way = UNKNOWN if seen.kl is None else sqrt(seen.kl)
+        self.jump = max(self.jump, seen.kl or 0.0)
+        self.way, self.way_of_candidate = self.way + step_way, self.way_of_candidate + step_way
+        if self.kept is None:
+            self.kept, self.begun, self.way = Standing.of(step - 1, [seen]), step, 0.0
+            self.num_first -= 1
+            return Keep(step - 1)
+        if self.trial is not None and (finding := self._tried(seen)) is not None:
+            return finding
+        if self.num_first and self.way > MOVED:
+            self.num_first = 0
+        if self.num_first:
+            self.num_first -= 1
+            self.kept = Standing.of(self.kept.step, self.batches)
+            return None
+        self.since += 1
+        if (why := self._fall()) is not None:
+            return self._fallen(why)
+        return self._prove() if self.candidate is not None else self._improved(step)
+
+    def lead(self) -> tuple[float, float] | None:
+        """The rewards of the kept weights and of the latest batches, where the kept ones were clearly better."""
+        width = min(self.since, BETTER_IN)
+        if self.kept is None or width < FEWEST or self.needs_alarm:
+            return None
+        last = fmean(one.reward for one in self.batches[-width:])
+        least = max(WORSE * self._error("reward", width), BETTER_BY * self._scale("reward"))
+        return (self.kept.reward, last) if self.kept.reward - last > least else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def restore(cls, values: Mapping[str, Any], *, needs_alarm: bool = False) -> Self:
+        """Make a watch from the values of `to_json`, or a new one from none."""
+        if not values:
+            return cls(needs_alarm)
+        found = cls(**{**values, "needs_alarm": needs_alarm})
+        found.kept = None if values["kept"] is None else Standing(**values["kept"])
+        found.candidate = None if values["candidate"] is None else Standing(**values["candidate"])
+        found.batches = [Seen(**one) for one in values["batches"]]
+        return found
+
+    # the parts of `see`
+
+    def _tried(self, seen: Seen) -> InVain | None:
+        """The first batch that the restored weights have sampled."""
+        assert self.kept is not None
+        assert self.trial is not None
+        least, self.trial = self.trial, None
+        if seen.reward >= least:
+            return None
+        was, step = self.kept.reward, self.kept.step
+        self.kept, self.num_first, self.since = Standing.of(step, [seen]), FIRST - 1, 0
+        return InVain(step, f"reward is {number(seen.reward)} with them too, and was {number(was)}")
+
+    def _fall(self) -> str | None:
+        """The loss in words, if it is large and not by chance; else None."""
+        alarms = self._alarms()
+        if self.needs_alarm and not alarms:
+            return None
+        errors = SURE_ALARMED if alarms else SURE
+        assert self.kept is not None
+        for width, share in LOST.items():
+            if width > self.since:
+                return None
+            latest = self.batches[-width:]
+            drops = self._drops(latest)
+            for name, drop in drops.items():
+                least = share * self._scale(name)
+                still = [self._drops(ones)[name] for ones in self._last(latest)]
+                is_much = min(drop, *still) > least
+                is_sure = drop > errors * self._error(name, width)
+                if is_much and is_sure and min(drops.values()) >= 0.0 and self._may_lose(drop):
+                    was: float = getattr(self.kept, name)
+                    told = f"{name} was {number(was)} and is {number(was - drop)} in the last {width} batches"
+                    return "; ".join((told, *alarms))
+        return None
+
+    def _drops(self, batches: Sequence[Seen]) -> dict[str, float]:
+        """Differences by which the batches are below the kept weights."""
+        assert self.kept is not None
+        return {
+            "success": self.kept.success - fmean(one.success for one in batches),
+            "reward": self.kept.reward - fmean(one.reward for one in batches),
+        }
+
+    @staticmethod
+    def _last(latest: Sequence[Seen]) -> list[Sequence[Seen]]:
+        """The parts of the latest batches that must be as low: few batches each, many at their end."""
+        last = latest[-FEWEST:]
+        return [[one] for one in last] if len(latest) <= 2 * FEWEST else [last]
+
+    def _may_lose(self, drop: float) -> bool:
+        """Whether the policy has moved far enough since the kept weights to lose so much (Pinsker's inequality)."""
+        share = min(1.0, drop / (2 * self.spread)) if self.spread else 1.0
+        return REACH * self.way**2 * self.batches[-1].tokens >= 2 * share**2
+
+    def _fallen(self, why: str) -> Fall:
+        assert self.kept is not None
+        latest = fmean(one.reward for one in self.batches[-FEWEST:])
+        self.noise = {name: self._noise(name, FEWEST) for name in ("reward", "success")}
+        self.trial = (self.kept.reward + latest) / 2
+        self.candidate, self.since, self.batches = None, 0, []
+        self.way = self.jump = 0.0
+        return Fall(self.kept.step, why)
+
+    def _prove(self) -> Proved | Forget | None:
+        """Whether the batches that the candidate or later weights sampled are as good as it promised."""
+        assert self.kept is not None
+        assert self.candidate is not None
+        candidate = self.candidate
+        proof = [one for one in self.batches if one.oldest >= candidate.step][:PROOF]
+        if len(proof) < PROOF:
+            return None
+        self.candidate = None
+        if fmean(one.reward for one in proof) < self.kept.reward:
+            return Forget(candidate.step)
+        promised = [one for one in self.batches if one.step <= candidate.step + 1][-BETTER_IN:]
+        self.kept, self.since = Standing.of(candidate.step, [*promised, *proof]), 0
+        self.way = self.way_of_candidate
+        self.jump = max(one.kl or 0.0 for one in proof)
+        return Proved(candidate.step)
+
+    def _improved(self, step: int) -> Keep | None:
+        assert self.kept is not None
+        if self.since < BETTER_IN or step - self.begun < APART:
+            return None
+        latest = self.batches[-BETTER_IN:]
+        gain = fmean(one.reward for one in latest) - self.kept.reward
+        error = self._error("reward", BETTER_IN)
+        if gain <= max(BETTER * error, BETTER_BY * self._scale("reward")):
+            return None
+        self.candidate, self.begun = Standing.of(step - 1, latest), step
+        self.way_of_candidate = 0.0
+        return Keep(step - 1)
+
+    def _alarms(self) -> list[str]:
+        assert self.kept is not None
+        latest = self.batches[-min(RECENT, self.since) :]
+        found = []
+        entropies = [one.entropy for one in latest[-FEWEST:] if one.entropy is not None]
+        if entropies and self.kept.entropy:
+            grown = fmean(entropies) / self.kept.entropy
+            if not 1 / ENTROPY <= grown <= ENTROPY:
+                found.append(f"entropy {number(self.kept.entropy)} -> {number(fmean(entropies))}")
+        cut = fmean(one.truncated for one in latest[-FEWEST:])
+        if cut > self.kept.truncated + CUT:
+            found.append(f"{cut:.0%} of the episodes run into a limit")
+        if (kl := self.jump) > JUMP:
+            found.append(f"a step moved the policy by {kl:.2g} nats a token")
+        elif (kl := max(one.kl_behaviour for one in latest)) > FAR:
+            found.append(f"the policy is {kl:.2g} nats a token away from what it samples")
+        return found
+
+    def _scale(self, name: str) -> float:
+        """Scale of a large loss: the level of the kept weights, or twice the largest spread of
+        rewards. Half of it is much."""
+        assert self.kept is not None
+        if name == "success" and self.kept.success:
+            return float(self.kept.success)
+        return 2 * self.spread
+
+    def _error(self, name: str, width: int) -> float:
+        """The standard error of the difference of the kept weights' batches and the last `width`."""
+        assert self.kept is not None
+        return self._noise(name, width) * sqrt(1 / width + 1 / self.kept.num)
+
+    def _noise(self, name: str, width: int) -> float:
+        """The standard deviation of a batch's mean, by chance."""
+        assert self.kept is not None
+        before = self.batches[:-width]
+        last = self.batches[-1]
+        spread = self.spread
+        if name == "success":
+            latest, num = self.batches[-width:], self.kept.num
+            both = self.kept.success * num + sum(one.success for one in latest)
+            share = both / (num + len(latest))  # by chance, both are samples of one policy
+            spread = sqrt(max(0.05, share * (1.0 - share)))
+        if len(before) < ENOUGH:
+            return self.noise.get(name, spread / sqrt(last.groups))
+        values: list[float] = [getattr(one, name) for one in before]
+        changes = [abs(b - a) for a, b in pairwise(values)]
+        return max(NORMAL * median(changes) / sqrt(2), spread / sqrt(4 * last.groups))
+
+
+def watched(
+    steps: Sequence[Mapping[str, Any]], watch: Watch | None = None
+) -> Iterator[tuple[int, Finding]]:
+    """The findings of a recorded run, each with its step: those that the live run had."""
+    watch = watch or Watch()
+    for event in steps:
+        if (finding := watch.see(event["step"], _part(event, "batch/"))) is not None:
+            yield event["step"], finding
+        watch.learnt(_part(event, "train/"))
+
+
+def _part(event: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in event.items()
+        if name.startswith(prefix) and value is not None
+    }
