@@ -128,7 +128,9 @@ def _distributions(config: pytest.Config) -> list[str]:
     if named or not config.getoption("--areal"):
         return named
     file = config.rootpath / "pyproject.toml"
-    project = tomllib.loads(file.read_text()).get("project", {}) if file.is_file() else {}
+    project = (
+        tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
+    )
     if "name" not in project or "areal_sdk" not in project.get("entry-points", {}):
         raise pytest.UsageError(
             f"--areal checks the plugin of this project, and {file} is not a plugin's "

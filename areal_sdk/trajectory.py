@@ -38,9 +38,9 @@ class Branch:
     """
 
     tokens: Ints
-    """Those after the first `num_before`. They cannot be written to."""
+    """Tokens after the first `num_before`. They cannot be written to."""
     before: "Branch | None"
-    """Begins with the same `num_before` tokens."""
+    """Branch that begins with the same `num_before` tokens."""
     num_before: int
 
     def __init__(
@@ -112,9 +112,9 @@ class Trajectory:
     episode_id: str
     task_id: str
     tokens: Ints
-    """After those that `branch` shares; all tokens of an episode's first trajectory."""
+    """Tokens after those that `branch` shares; all tokens of an episode's first trajectory."""
     loss_mask: Bools
-    """True where the token was sampled by the policy and is trained here (and nowhere else)."""
+    """Mask of the tokens that the policy sampled and that are trained here (and nowhere else)."""
     logprobs: Floats
     """Behaviour logprob where `loss_mask`, 0.0 elsewhere."""
     versions: Ints
@@ -126,7 +126,7 @@ class Trajectory:
     reward: float
     turn_rewards: tuple[float | None, ...]
     turn_alternatives: tuple[tuple[int, ...], ...]
-    """With turn rewards: for each turn, the later turns that are not its consequence, since they
+    """Later turns that are not a consequence of a turn, for each turn, if turns have rewards. They
     come from another answer to the same prompt. Empty if no turn has any."""
     num_turns: int
     """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names
@@ -134,6 +134,9 @@ class Trajectory:
     num_sampled: int
     """Tokens that the policy sampled in the episode, over all its branches, also those that are not
     trained here since they are too old or the episode was truncated; 0 where all are trained."""
+    turn_lengths: tuple[int, ...]
+    """Tokens that the policy sampled in each turn, trained here or not, where turns have alternatives;
+    empty elsewhere, and where all are trained."""
     branch: Branch
     """The whole sequence, `tokens` at its end."""
 
@@ -152,9 +155,10 @@ class Trajectory:
         turn_alternatives: tuple[tuple[int, ...], ...] = (),
         num_turns: int = 0,
         num_sampled: int = 0,
+        turn_lengths: tuple[int, ...] = (),
         branch: Branch | None = None,
     ) -> None:
-        """Without `branch`, `tokens` are the whole sequence."""
+        """Make a trajectory. If `branch` is None, `tokens` are the whole sequence."""
         if branch is None:
             branch = Branch(tokens)
         elif branch.tokens is not tokens:
@@ -222,6 +226,7 @@ def trajectory_on(
     turn_alternatives: tuple[tuple[int, ...], ...] = (),
     num_turns: int,
     num_sampled: int,
+    turn_lengths: tuple[int, ...] = (),
 ) -> Trajectory:
     """The trajectory on `branch` that trains the outputs of these turns, by their indices in the episode."""
     length, start = len(branch.tokens), branch.num_before
@@ -251,6 +256,7 @@ def trajectory_on(
         turn_alternatives=turn_alternatives,
         num_turns=num_turns,
         num_sampled=num_sampled,
+        turn_lengths=turn_lengths,
         branch=branch,
     )
 
@@ -282,7 +288,8 @@ def _frozen(
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How much better than expected an episode turned out, as a training step saw it."""
+    """The advantage of an episode, as a training step saw it: how much better than expected the
+    episode turned out."""
 
     advantage: float | None = None
     """Mean of its trained tokens; None if no token is trained, or if the trainer does not say."""

@@ -3,6 +3,7 @@
     python scripts/house.py              # of this tree
     python scripts/house.py --walk       # also the way of `train(agent)` to the first sampled token
     python scripts/house.py --start-up 5 # also the seconds of that way, the median of five processes
+    python scripts/house.py --fragments  # the docstrings that begin as a fragment, and nothing else
 
 The walk runs one training step of a tiny model and follows the main process. A room is a module that
 is entered; a return is a call into a room that was left before. A passage is a pair of rooms: moves and
@@ -14,12 +15,13 @@ import argparse
 import ast
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -27,6 +29,21 @@ from typing import Any
 
 ROOT = Path.cwd()
 SMALL = 60
+
+DOCUMENTED = ("areal_sdk", "plugins", "benchmarks", "scripts", "examples")
+"""Folders whose docstrings begin with a noun or a verb."""
+FRAGMENT = re.compile(
+    r"\s*(?:"
+    r"about|above|across|after|against|also|among|and|as|at|because|before|behind|"
+    r"below|beside|besides|between|beyond|but|by|during|else|for|from|how|"
+    r"however|if|in|inside|into|it|its|of|on|once|or|otherwise|ours|"
+    r"outside|over|since|so|than|that|theirs|then|they|those|through|to|"
+    r"under|unless|until|upon|via|what|whatever|when|where|which|whichever|"
+    r"while|who|whoever|whom|whose|why|with|within|without"
+    r")(?![\w'-])",
+    re.IGNORECASE,
+)
+"""Beginning of a docstring that does not say what the thing is: "Of one request", "What is left"."""
 
 
 def modules() -> dict[str, str]:
@@ -55,7 +72,31 @@ def figures(sources: dict[str, str]) -> dict[str, object]:
         "lines of the package": sum(lines.values()),
         "lines of tests": tests,
         "class names that occur twice": sorted(name for name, n in classes.items() if n > 1),
+        "docstrings begun as a fragment": len(fragments(ROOT)),
     }
+
+
+def docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each docstring: of a module, a class, a function or an attribute."""
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(found))):
+                    yield statement.lineno, found
+                case _:
+                    pass
+
+
+def fragments(root: Path, folders: Iterable[str] = DOCUMENTED) -> list[str]:
+    """Place and first line of each docstring in `folders` that begins as a fragment."""
+    return [
+        f"{path.relative_to(root)}:{number}: {text.strip().splitlines()[0]}"
+        for folder in folders
+        for path in sorted((root / folder).rglob("*.py"))
+        for number, text in docstrings(path.read_text())
+        if FRAGMENT.match(text)
+    ]
 
 
 class FirstTokenSeen(BaseException):
@@ -168,9 +209,13 @@ def main() -> None:
     parser.add_argument("--walk", action="store_true")
     parser.add_argument("--start-up", type=int, default=0, metavar="RUNS")
     parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--fragments", action="store_true")
     arguments = parser.parse_args()
     if arguments.first_token:
         first_token()
+        return
+    if arguments.fragments:
+        print(*fragments(ROOT), sep="\n")
         return
     found = figures(modules())
     if arguments.walk:

@@ -21,9 +21,9 @@ class Row:
     """One object or line of a table."""
 
     where: str
-    """For errors: the file, and the line or row."""
+    """Place of the row for errors: the file, and the line or row."""
     number: int
-    """From 1 on. A line of JSONL keeps its number where blank lines are before it."""
+    """Number of the row, from 1 on. Blank lines before a line of JSONL count."""
     values: dict[str, Any]
 
 
@@ -176,7 +176,7 @@ def choose_split(known: Sequence[str], split: str, *, where: str) -> str:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from None
     return found if isinstance(found, dict) else {}

@@ -32,7 +32,7 @@ def read_tasks(
         if (first := seen.setdefault(task.id, row.where)) is not row.where:
             raise ConfigError(
                 f"{row.where}: the id {task.id!r} was used {_before(first, path)}; ids key groups and "
-                "resumes, so each task needs its own"
+                "resumes, so each task needs its own: give it one, or leave the ids out"
             )
         yield task
     if not seen:

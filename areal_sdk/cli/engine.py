@@ -171,7 +171,7 @@ def logs(name: str | None, lines: int) -> None:
     if not registry.records():
         raise ConfigError(_NONE)
     record = registry.get(name)
-    text = Path(record.log).read_text(errors="replace").splitlines()
+    text = Path(record.log).read_text(encoding="utf-8", errors="replace").splitlines()
     click.echo("\n".join(text[-lines:]))
 
 

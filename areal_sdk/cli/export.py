@@ -88,11 +88,21 @@ def export(
 
 
 def _tell(choice: "Choice", exported: "Exported") -> None:
-    """What the files are worth beside what the run measured, and what rounding took."""
-    from areal_sdk.loop.export.card import measured_in_run
+    """Print how well the files do beside the run's own figures, and what rounding took."""
+    from areal_sdk.loop.export.card import is_untrained, measured_in_run
 
+    if is_untrained(choice):
+        click.echo(
+            "warning: these weights are the untrained model's: no step up to them had a gradient",
+            err=True,
+        )
     if (lost := exported.rounding) is not None:
         click.echo(str(lost) if exported.is_rounded else f"keep float32: {lost}")
+    if exported.num_vanished:
+        click.echo(
+            f"{exported.num_vanished} weights are too small for {exported.dtype} and became 0: --dtype bfloat16 "
+            "or float32 keeps them"
+        )
     in_run = measured_in_run(choice, choice.run.read_history())
     for split, report in exported.figures.reports.items():
         known = in_run.get((split, "run"), {}).get("success")

@@ -60,7 +60,9 @@ def _translate(source: Path, target: Path) -> None:
     translation = translate(read_keys(source))
     if target.exists():
         raise ConfigError(f"{target} exists: choose another name (--output), or move it away")
-    target.write_text(f"# From {source.name}, by areal-sdk init\n{translation.toml()}")
+    target.write_text(
+        f"# From {source.name}, by areal-sdk init\n{translation.toml()}", encoding="utf-8"
+    )
     for line in report(translation):
         click.echo(line)
     _say([target], f"areal-sdk train AGENT --config {target} --dry-run")
@@ -117,12 +119,12 @@ def _write(templates: Sequence[str], target: Path, replacements: Mapping[str, st
             if source.is_dir() or "__pycache__" in source.parts:
                 continue
             path = target / _replace(str(source.relative_to(root)), replacements)
-            contents[path] = _replace(source.read_text(), replacements)
+            contents[path] = _replace(source.read_text(encoding="utf-8"), replacements)
     if taken := [str(path) for path in contents if path.exists()]:
         raise ConfigError(f"{taken[0]} exists: choose another name, or move it away")
     for path, text in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     return list(contents)
 
 

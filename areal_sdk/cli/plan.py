@@ -1,7 +1,9 @@
 """`areal-sdk plan`: what N GPUs will give, and how to split them, before they are paid for."""
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,24 @@ if TYPE_CHECKING:
     Found = Sequence[tuple[Split, LargerBatch, Sureness]]
 
 DEFAULT_GPUS = (2, 8, 64)
+
+_EVERY_S = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+_MOST_MEASURED = 1e12
+"""Tokens a second beyond which a measured rate is a slip of the pen."""
+
+
+class _Finite(click.FloatRange):
+    """A number in a range, neither NaN nor infinite."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 @click.command(name="plan")
@@ -32,7 +52,7 @@ DEFAULT_GPUS = (2, 8, 64)
 )
 @click.option("--gpu", default="h100", show_default=True, help="Its name: a100, h800, mi300x, ...")
 @click.option("--gpus", type=click.IntRange(1), multiple=True, help="How many; may be repeated.")
-@click.option("--price", type=click.FloatRange(min=0), help="Dollars of a GPU hour.")
+@click.option("--price", type=_Finite(min=0), help="Dollars of a GPU hour.")
 @click.option(
     "--batch", type=click.IntRange(1), help="Episodes a step; default: the run's, or 512."
 )
@@ -67,7 +87,7 @@ DEFAULT_GPUS = (2, 8, 64)
 @click.option(
     "--tool",
     "tool_s",
-    type=click.FloatRange(min=0),
+    type=_Finite(min=0),
     default=0.0,
     help="Seconds between turns, the median.",
 )
@@ -153,18 +173,26 @@ def plan(
 
 
 class _Progress:
-    """One line on the terminal's error stream that names what is simulated."""
+    """Tell what is simulated, on the error stream: one line of a terminal, else a line every ten
+    seconds."""
 
     def __enter__(self) -> Callable[[str], None]:
         self._count = 0
-        return self._note if sys.stderr.isatty() else lambda _: None
+        self._is_terminal = sys.stderr.isatty()
+        self._told_at = time.monotonic()
+        return self._note
 
     def _note(self, text: str) -> None:
         self._count += 1
-        click.echo(f"\r\x1b[K{self._count} simulated; {text}"[:120], err=True, nl=False)
+        line = f"{self._count} simulated; {text}"
+        if self._is_terminal:
+            click.echo(f"\r\x1b[K{line}"[:120], err=True, nl=False)
+        elif time.monotonic() - self._told_at >= _EVERY_S:
+            self._told_at = time.monotonic()
+            click.echo(line, err=True)
 
     def __exit__(self, *_: object) -> None:
-        if self._count:
+        if self._count and self._is_terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
@@ -180,7 +208,7 @@ def _measured(text: str) -> tuple[float, int]:
         found = float(rate), int(gpus)
     except ValueError:
         found = 0.0, 0
-    if min(found) <= 0:
+    if min(found) <= 0 or not found[0] <= _MOST_MEASURED:
         raise ConfigError(f"--measured {text!r} is not TOKENS@GPUS, for example 12000@64")
     return found
 

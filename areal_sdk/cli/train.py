@@ -69,11 +69,16 @@ def train(
 
     from areal_sdk.cli.report import print_settings, print_summary
     from areal_sdk.config import load_config
-    from areal_sdk.loop import check, resume_training, train_config
+    from areal_sdk.loop import check, check_resume, resume_training, train_config
 
     if resume is not None:
-        refuse_beside_resume("--steps", "--set", "--json")
+        refuse_beside_resume("--steps", "--set", "--json", "--dry-run")
         limits = limits_of_resumed(flags)
+        if dry_run:
+            config, place = check_resume(resume, settings=settings, overrides=limits)
+            print_settings(config)
+            click.echo(f"ok: the run would go on {place}; nothing was started or played", err=True)
+            return
         summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
         given = overrides(agent, rewards, plugins, flags)

@@ -1,4 +1,4 @@
-"""From a TOML file, `--set` and flags to one checked `Config`; errors name key, value and cure."""
+"""One checked `Config`, made from a TOML file, `--set` and flags; errors name key, value and cure."""
 
 import difflib
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from areal_sdk.config.keys import JSON, assign, leaves, parse_value
 from areal_sdk.config.root import Config
@@ -17,7 +18,7 @@ from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError, no_such_file
 
 _NEAR = 0.7
-"""How alike two names are that a slip of the keyboard tells apart (of `difflib`, at most 1)."""
+"""Similarity (of `difflib`, at most 1) of two names that only a slip of the keyboard tells apart."""
 
 
 def load_config(
@@ -125,7 +126,7 @@ def _with_absolute_words(command: str | None) -> str | None:
 
 def read_toml(path: Path) -> JSON:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise no_such_file(path, "config file") from None
     except (OSError, UnicodeDecodeError) as exc:
@@ -136,18 +137,28 @@ def read_toml(path: Path) -> JSON:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """One line for the first problem: the field, the value, and the way out."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    first, *others = error.errors(include_url=False)
+    alike = [other["msg"] for other in others if _is_of_same_value(first, other)]
+    where = ".".join(str(part) for part in first["loc"][: -1 if alike else None])
     if first["type"] == "extra_forbidden":
         if isinstance(first["input"], Mapping):  # an unknown section: what was set in it says more
             inside, _ = next(leaves(first["input"]), ((), None))
             where = ".".join([where, *inside])
         known = [*known_keys(model), *_keys_of_table(model, first["loc"])]
         return f"unknown setting {where!r}{_meant(where, known)}"
-    message = first["msg"].removeprefix("Value error, ")
+    ways = [one.removeprefix("Input should be ") for one in alike]
+    message = ", or ".join([first["msg"].removeprefix("Value error, "), *ways])
     if not where:
         return message
     return f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _is_of_same_value(one: ErrorDetails, other: ErrorDetails) -> bool:
+    """Whether two errors say why a value is neither of two forms that its setting may have.
+
+    pydantic then ends each place with a name of the form, which no user knows.
+    """
+    return one["loc"][:-1] == other["loc"][:-1] and one["input"] is other["input"]
 
 
 def _meant(key: str, known: list[str]) -> str:
@@ -182,7 +193,7 @@ def _meant(key: str, known: list[str]) -> str:
 
 
 def _keys_of_table(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
-    """What a table of a list accepts, such as `mixture.0.tasks`, if `where` is in one."""
+    """Keys that a table of a list accepts, such as `mixture.0.tasks`, if `where` is in one."""
     name, *rest = where
     if not rest or not isinstance(rest[0], int):
         return []

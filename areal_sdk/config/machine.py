@@ -1,4 +1,5 @@
-"""In which type this machine computes fast; read from the kernel, since the main process has no torch."""
+"""The type in which this machine computes fast. The kernel tells it, since the main process has no
+torch."""
 
 import os
 from functools import cache
@@ -6,9 +7,9 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 GPU_DEVICES = tuple(map(Path, ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
-"""Of NVIDIA, of AMD, and of a GPU that Windows lends."""
+"""Device files of NVIDIA, of AMD, and of a GPU that Windows lends."""
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Of Intel and AMD, of Intel's matrix units, of Arm."""
+"""CPU flags for bfloat16: of Intel and AMD, of Intel's matrix units, of Arm."""
 
 
 def bfloat16_is_slow(device: str) -> bool:
@@ -27,7 +28,7 @@ def has_gpu() -> bool:
 def has_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
     """Whether the CPU has instructions for bfloat16; true where that is not known."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return True
     for line in lines:

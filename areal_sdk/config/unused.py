@@ -50,6 +50,11 @@ _RULES = (
         "a run that learns from data keeps its number of ranks",
     ),
     _Rule(
+        ("trainer.trust_region",),
+        lambda c: c.finetune.objective is not None,
+        "only updates from episodes are held; a run that learns from data keeps its learning rate",
+    ),
+    _Rule(
         ("trainer.schedule_end",),
         lambda c: c.trainer.schedule == "constant",
         'the learning rate does not fall (trainer.schedule = "constant")',
@@ -84,6 +89,11 @@ _RULES = (
         ("finetune.min_reward", "finetune.per_task"),
         lambda c: c.finetune.objective != "sft",
         "only what is imitated is selected; pairs are the best against the worst of a group",
+    ),
+    _Rule(
+        ("run.guard",),
+        lambda c: c.finetune.objective is not None,
+        "only runs that play episodes are guarded; the held-out loss tells of data (finetune.eval_data)",
     ),
     _Rule(
         ("rollout.nodes",),
@@ -139,13 +149,24 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
     ]
     idle_options = (*_idle_clipping(config), *_idle_overlong(config), *_idle_fields(config))
     slow = (*_slow_adapter(config), *_slow_types(config))
-    return [*lines, *slow, *idle_options, *_idle_tables(config, engine)]
+    return [*lines, *_unled_rate(config), *slow, *idle_options, *_idle_tables(config, engine)]
 
 
 def without_nodes(config: Config, why: str) -> list[str]:
     """The line that says that no rollout nodes are started, and `why`; none where none were asked for."""
     nodes = config.rollout.nodes
     return [f"rollout.nodes = {nodes} changes nothing: {why}"] if nodes > 1 else []
+
+
+def _unled_rate(config: Config) -> Iterator[str]:
+    """A learning rate that would follow the trust region, where there is none."""
+    section = config.trainer
+    follows = section.learning_rate == "auto" and config.finetune.objective is None
+    if follows and not section.trust_region:
+        yield (
+            'trainer.learning_rate = "auto" follows nothing where trainer.trust_region = 0: it stays '
+            f"{section.first_learning_rate:g}: leave trust_region out, or set a rate"
+        )
 
 
 def _slow_adapter(config: Config) -> Iterator[str]:
@@ -215,7 +236,8 @@ def _idle_fields(config: Config) -> Iterator[str]:
 
 
 def _may_be_file(source: str) -> bool:
-    """Also the id of a dataset on the hub: unlike the name of a plugin's dataset."""
+    """Whether a source may be a file or the id of a dataset on the hub, rather than the name of a
+    plugin's dataset."""
     return "/" in source or bool(Path(source).suffix) or Path(source).exists()
 
 
@@ -245,7 +267,7 @@ def _idle_tables(config: Config, engine: str) -> Iterator[str]:
 
 
 def _datasets(config: Config) -> set[str | None]:
-    """Where tasks come from."""
+    """The sources of tasks."""
     parts = {source for part in config.mixture for source in (part.tasks, part.eval_tasks)}
     return {config.tasks, config.eval_tasks, *parts}
 

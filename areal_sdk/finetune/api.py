@@ -56,7 +56,11 @@ def resume_finetuning(
 ) -> RunSummary:
     """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
     run_dir = open_run(path)
-    return run_to_its_end(resumed(run_dir, overrides or {}, _plan, settings=settings, quiet=quiet))
+    return run_to_its_end(
+        resumed(
+            run_dir, overrides or {}, _plan, settings=settings, learns_from_data=True, quiet=quiet
+        )
+    )
 
 
 def _plan(config: Config) -> FinetunePlan:
@@ -69,12 +73,13 @@ def _plan(config: Config) -> FinetunePlan:
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """Who plays first, and how much."""
+    """The model that plays first, and the amount that it plays."""
 
     base_url: str
     model: str
     num_tasks: int | None = None
-    """At most so many of the training tasks, from the first on; None: all, which must be finite."""
+    """Number of training tasks that are played at most, from the first on; None: all, which must be
+    finite."""
     samples: int = 1
     """Attempts a task."""
 

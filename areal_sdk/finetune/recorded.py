@@ -1,4 +1,5 @@
-"""What is learnt from run directories: the best episodes of each task, and the conversations of an episode.
+"""The part of run directories that is learnt from: the best episodes of each task, and the
+conversations of an episode.
 
 Episodes of an engine of this SDK have recorded tokens, which are trained and never rendered again. Answers
 of another provider (`serve --upstream`, a teacher) are text, and are rendered.
@@ -20,19 +21,20 @@ from areal_sdk.types import Episode, Exclusion, FinishReason, Message, Tool, Tur
 logger = logging.getLogger(__name__)
 
 CUT_OFF = "a written answer that was cut off"
-"""Why such an answer is left out: it has no end, and a template writes one."""
+"""The reason to leave out an answer without an end: a template would write one."""
 
 _Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChoice:
-    """Which episodes of a run are learnt from."""
+    """The choice of a run's episodes that are learnt from."""
 
     min_reward: float | None = None
     """None: those that succeeded."""
     per_task: int | None = None
-    """At most so many of a task, the best rewarded, of equal ones the newest; None: all."""
+    """Number of episodes of a task that are chosen at most: the best rewarded, of equal ones the
+    newest. None: all."""
 
     def admits(self, episode: EpisodeSummary) -> bool:
         if episode.reward is None:
@@ -72,7 +74,10 @@ def learnt_episodes(run_dir: RunDir) -> list[EpisodeSummary]:
     if not seen:
         why = "no episodes to learn from (those of its evaluations do not count)"
     elif all(episode.reward is None for episode in seen):
-        why = f"none of its {len(seen)} episodes has a reward: post rewards, or give a JSONL file"
+        num_failed = sum(episode.error is not None for episode in seen)
+        failed = f", {num_failed} ended with a fault (areal-sdk inspect RUN)" if num_failed else ""
+        cure = "post rewards, or give a JSONL file"
+        why = f"none of its {len(seen)} episodes has a reward{failed}: {cure}"
     if why:
         raise ConfigError(f"{run_dir.path}: {why}")
     return seen
@@ -129,7 +134,8 @@ class Thread:
         return Demonstration(tokens, tuple(mask))
 
     def messages(self) -> tuple[list[Message], list[Message]]:
-        """What came before the first learnt answer, and the rest. Only learnt answers have weight."""
+        """The messages before the first learnt answer, and the rest. Only learnt answers have
+        weight."""
         before: list[Message] = []
         said: list[Message] = []
         for index in self.branch[: self.branch.index(self.learnt[-1]) + 1]:
@@ -154,7 +160,8 @@ class Thread:
 
 
 def num_cut_off(episode: Episode) -> int:
-    """How many answers of another provider have no end. Sampled tokens need none: they are not rendered."""
+    """The number of answers of another provider that have no end. Sampled tokens need none: they
+    are not rendered."""
     return sum(map(_is_cut_off, episode.turns)) if is_text(episode) else 0
 
 

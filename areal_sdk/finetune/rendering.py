@@ -4,13 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from areal_sdk.gateway.errors import TemplateRefusalError
-from areal_sdk.gateway.tokens.demonstrations import WEIGHT, to_demonstrations
+from areal_sdk.gateway.errors import ApiError, TemplateRefusalError
+from areal_sdk.gateway.tokens.demonstrations import as_context, to_demonstrations
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.plan.demonstrations import Remarks, for_template, lines_of
 from areal_sdk.loop.plan.rows import Conversation, Pair
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message
+
+NO_TEXT = "with content that is no text, such as an image"
+"""The reason to leave out a recorded conversation of another provider. In a data file it is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,9 @@ class Dataset(Generic[T]):
 
     rows: list[T] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """By reason, where the rows came from."""
+    """Places of the rows that were left out, by reason."""
     remarks: Remarks = field(default_factory=dict)
-    """What is said of rows that are trained, or would be if they were not left out."""
+    """Remarks on rows that are trained, or would be if they were not left out."""
 
     def add(self, more: "Dataset[T]") -> None:
         self.rows += more.rows
@@ -86,6 +89,9 @@ def render_conversations(
         except TemplateRefusalError as exc:
             found.leave_out(f"refused by the chat template ({exc})", row.where)
             continue
+        except ApiError:
+            found.leave_out(NO_TEXT, row.where)
+            continue
         if not sequences:
             found.leave_out("without a token to train", row.where)
         for sequence in sequences:
@@ -105,6 +111,8 @@ def render_pairs(
             )
         except TemplateRefusalError as exc:
             found.leave_out(f"refused by the chat template ({exc})", row.where)
+        except ApiError:
+            found.leave_out(NO_TEXT, row.where)
         else:
             found.add_if_usable(pair, row.where, max_tokens=max_tokens)
     return found
@@ -112,8 +120,8 @@ def render_pairs(
 
 def _answered(row: Pair, answer: Sequence[Message], renderer: Renderer) -> Demonstration:
     """The pair's messages with one of its answers, as one sequence."""
-    context = [{**m, WEIGHT: 0} if m["role"] == "assistant" else m for m in row.messages]
-    sequences = to_demonstrations([*context, *answer], renderer, tools=row.tools)
+    messages = [*as_context(row.messages), *answer]
+    sequences = to_demonstrations(messages, renderer, tools=row.tools)
     if len(sequences) != 1:
         raise TemplateRefusalError("it does not keep the turns of an answer in one sequence")
     return sequences[0]

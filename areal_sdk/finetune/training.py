@@ -35,11 +35,11 @@ from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
-    check_served,
+    check_chats,
     find_model,
     whose_weights,
 )
-from areal_sdk.loop.plan.parts import find_preset, make_trainer
+from areal_sdk.loop.plan.parts import check_engine_serves, find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
@@ -112,7 +112,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     make_trainer(
         config, model_dir, plugins=plugins, preset=preset, log_dir=Path(), say=logger.warning
     )
-    model = check_served(config, model_dir, plugins)
+    model = check_chats(config, model_dir)
     objective, notes = _objective(config, model)
     config = _with_steps(config, len(objective.rows))
     program = None
@@ -122,6 +122,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
                 "a reward model plays no tasks: leave the agent out, and give held-out pairs "
                 "(--eval-data)"
             )
+        check_engine_serves(config, model_dir, plugins)  # it plays tasks; learning needs no engine
         program = load_program(config, plugins=plugins)
     eval_tasks = {} if program is None else held_out_tasks(config, program, plugins)
     return FinetunePlan(config, plugins, model, preset, objective, notes, program, eval_tasks)

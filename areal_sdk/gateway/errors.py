@@ -34,7 +34,7 @@ class ApiError(ArealError):
         self.fault = fault
         """The infrastructure fault behind the error, as noted on the session."""
         self.allow = allow
-        """Of a 405: the methods that the path takes."""
+        """The methods that the path takes, of an error with status 405."""
 
     @property
     def type(self) -> str:
@@ -160,11 +160,23 @@ def session_closed() -> ApiError:
 
 
 def episode_judged(what: str) -> ApiError:
-    """Whoever learns from the episode may have read its reward already, so no other one replaces it."""
+    """The error of a reward that comes after the episode's final reward. A learner may have read
+    that reward already, so no other replaces it."""
     return ApiError(
         409,
         f"The episode of {what} is over and has its reward, which is final.",
         code="episode_judged",
+        retry=False,
+    )
+
+
+def judged_elsewhere(judges: str) -> ApiError:
+    """The error of a reward that a command posts although reward functions judge its episode. A program
+    that a model wrote could post it too."""
+    return ApiError(
+        409,
+        f"{judges} alone judge this episode: post no reward, or leave the reward functions out.",
+        code="judged_elsewhere",
         retry=False,
     )
 

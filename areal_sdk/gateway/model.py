@@ -74,6 +74,8 @@ class ModelPlane:
         router.add_post(f"{prefix}/completions", guard(self._sample(self._completions)))
         router.add_post(f"{prefix}/responses", guard(self._sample(self._responses)))
         router.add_post(f"{prefix}/responses/input_tokens", guard(self._count_input_tokens))
+        # Nothing is compacted here; the path must not read as one stored response that takes other methods.
+        router.add_post(f"{prefix}/responses/compact", guard(not_found))
         stored = f"{prefix}/responses/{{id}}"
         router.add_get(stored, guard(self._stored(self._responses.retrieve)))
         router.add_delete(stored, guard(self._stored(self._responses.delete)))

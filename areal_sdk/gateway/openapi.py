@@ -11,7 +11,7 @@ _NAMED = re.compile(r"#/components/schemas/(\w+)")
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """Of a gateway that serves a model."""
+    """The document of a gateway that serves a model."""
     paths = {**_openai_paths(), **_anthropic_paths(), **_own_paths(), **_control_paths()}
     return _document(
         "OpenAI- and Anthropic-shaped endpoints whose every sampled token is recorded, and the "
@@ -22,7 +22,7 @@ def openapi_document() -> dict[str, Any]:
 
 @cache
 def upstream_document() -> dict[str, Any]:
-    """Of a gateway that passes calls on to another provider."""
+    """The document of a gateway that passes calls on to another provider."""
     paths = {**_own_paths(), **_control_paths(), **_passed_paths()}
     return _document(
         "The control plane, and another provider's endpoints behind it, whose text is recorded.",
@@ -75,6 +75,7 @@ def _openai_paths() -> dict[str, Any]:
         "/v1/responses/input_tokens": {
             "post": _operation("Count prompt tokens", "Count", body="ResponseCountRequest")
         },
+        "/v1/responses/compact": {"post": _operation("Refused: nothing is compacted", "Error")},
         "/v1/responses/{id}": stored,
         "/v1/responses/{id}/cancel": {
             "post": _operation(

@@ -12,7 +12,8 @@ from pathlib import Path
 from areal_sdk.errors import ConfigError
 
 LOCK_TIMEOUT_S = 900.0
-"""Longer than any download of the SDK: past it the process that holds the lock is stuck."""
+"""Seconds that are longer than any download of the SDK: past them the process that holds the lock
+is stuck."""
 
 
 class Cache:
@@ -55,7 +56,7 @@ def _default_root() -> Path:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     deadline = time.monotonic() + LOCK_TIMEOUT_S
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

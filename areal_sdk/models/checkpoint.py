@@ -84,11 +84,11 @@ def _whole_header(path: Path) -> tuple[dict[str, Any], int]:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies in a safetensors file; nothing of it is in memory."""
+    """The place of a tensor in a safetensors file; nothing of the tensor is in memory."""
 
     path: Path
     dtype: str
-    """As safetensors calls it."""
+    """Dtype in the words of safetensors."""
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
@@ -150,7 +150,7 @@ def stored_weights(directory: Path) -> Iterator[Weight]:
 
 
 FINGERPRINT_BYTES = 2**13
-"""Of the beginning and the end of each tensor."""
+"""Bytes that are read at the beginning and at the end of each tensor."""
 
 
 def fingerprint(directory: Path) -> str:
@@ -222,8 +222,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) -> None:
-    """Write `weights` as `dtype`, one tensor in memory at a time."""
+def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) -> int:
+    """Write `weights` as `dtype`, one tensor in memory at a time.
+
+    Returns how many values were too small for float16, and are 0 in the file. ConfigError for a tensor with a
+    value that is too large for it.
+    """
+    num_vanished = 0
     num_bytes = {"F32": 4, "BF16": 2, "F16": 2}[dtype]
     weights = sorted(weights, key=lambda weight: weight.name)
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
@@ -243,14 +248,33 @@ def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) ->
         for weight in weights:
             array = weight.load()
             assert array.shape == weight.shape, weight.name
-            file.write(np.ascontiguousarray(_ENCODERS[dtype](array)).data)
+            encoded = np.ascontiguousarray(_ENCODERS[dtype](array))
+            if dtype == "F16":
+                _check_in_range(weight.name, array, encoded)
+                num_vanished += int(np.count_nonzero(array) - np.count_nonzero(encoded))
+            file.write(encoded.data)
+    return num_vanished
+
+
+def _check_in_range(name: str, array: Float32, encoded: npt.NDArray[np.float16]) -> None:
+    if np.any(too_large := np.isinf(encoded) & np.isfinite(array)):
+        largest = float(np.abs(array[too_large]).max())
+        raise ConfigError(
+            f"{name} has a weight of {largest:g}, and float16 ends at 65504: write bfloat16 or float32"
+        )
 
 
 def rounded(array: Float32, dtype: Dtype) -> Float32:
-    """What `array` holds after it was written as `dtype` and read again."""
+    """The values of `array` after it was written as `dtype` and read again."""
     if dtype == "BF16":
         return (to_bfloat16(array).astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float16).astype(np.float32) if dtype == "F16" else array
+    return to_float16(array).astype(np.float32) if dtype == "F16" else array
+
+
+def to_float16(array: Float32) -> npt.NDArray[np.float16]:
+    """Rounded to nearest even as torch does; a value that is too large becomes infinite."""
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float16)
 
 
 def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:
@@ -263,7 +287,7 @@ def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:
 _ENCODERS: Mapping[Dtype, Callable[[Float32], npt.NDArray[Any]]] = {
     "F32": lambda array: array,
     "BF16": to_bfloat16,
-    "F16": lambda array: array.astype(np.float16),
+    "F16": to_float16,
 }
 
 

@@ -32,7 +32,8 @@ SPREAD = 0.8
 ANSWER = 200
 """Tokens that a tool's answer adds."""
 MTBF_H = 50_000.0
-"""419 unexpected interruptions in 54 days on 16,384 GPUs (arXiv 2407.21783): hours for each of a GPU."""
+"""Hours between failures of a GPU, from 419 unexpected interruptions in 54 days on 16,384 GPUs
+(arXiv 2407.21783)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def from_hardware(
     parts = Parts(setup, engines, least_ranks=ranks, gpu_mtbf_h=MTBF_H)
     pools = ", ".join(f"{speed.kv_tokens:,} ({width})" for width, speed in engines.items())
     assumptions = [
+        *_cuts(workload, played),
         f"{gpu}: {kind.tflops:g} TFLOP/s in bfloat16, {kind.bandwidth_gb_s:g} GB/s, {kind.memory_gb:g} GB, "
         f"{kind.link_gb_s:g} GB/s to other GPUs of a node of {NODE}, {kind.network_gb_s:g} GB/s from a node",
         f"reached: {efficiency.arithmetic:.0%} of the arithmetic, {efficiency.bandwidth:.0%} of the bandwidth "
@@ -197,6 +199,17 @@ def _widths(
             f"have {context:,}: --tp {widths[0]} is enough, or lower --context"
         )
     return [tp]
+
+
+def _cuts(asked: Described, played: Workload) -> list[str]:
+    """A line where the context leaves episodes shorter than they were described."""
+    turns, tokens = played.mean_turns(), played.mean_sampled()
+    if turns >= asked.turns and asked.prompt + asked.output < asked.context:
+        return []
+    return [
+        f"--context {asked.context:,} cuts episodes: of --turns {asked.turns:,} and --output {asked.output:,} they "
+        f"play {turns:.3g} turns with {tokens:,.0f} tokens, on average"
+    ]
 
 
 def _common(parts: Parts) -> list[str]:

@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 from areal_sdk.errors import ConfigError
 
 DIRECTORY_VARIABLE = "AREAL_SDK_ENVIRONMENTS"
-"""Where the environments are, in place of the user's cache."""
+"""Environment variable that names a directory for environments, in place of the user's cache."""
 _DONE = "areal-sdk-requirement.txt"
-"""Written last: an environment without it was not finished."""
+"""File that is written last: an environment without it was not finished."""
 _MAX_SAID = 2000
 
 
@@ -46,7 +46,7 @@ def _make(directory: Path, requirement: str, packages: list[str]) -> None:
         _call([sys.executable, "-m", "venv", str(directory)], requirement)
         python = str(directory / "bin" / "python")
         _call([python, "-m", "pip", "install", "--quiet", *packages], requirement)
-        (directory / _DONE).write_text(f"{requirement}\n")
+        (directory / _DONE).write_text(f"{requirement}\n", encoding="utf-8")
     except BaseException:  # Ctrl-C too
         shutil.rmtree(directory, ignore_errors=True)
         raise
@@ -100,6 +100,6 @@ def _name_of(requirement: str, packages: list[str]) -> str:
 def _alone(directory: Path) -> Iterator[None]:
     """Two runs that start together make the environment once."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
+    with directory.with_name(f"{directory.name}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

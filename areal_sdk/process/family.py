@@ -127,7 +127,7 @@ def cpu_seconds(pid: int) -> float | None:
     True
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces

@@ -7,7 +7,7 @@ from pathlib import Path
 from areal_sdk.process.family import members
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of a container, by version: there they are at these places."""
+"""Files with the memory limit of a container, one for each version of cgroups."""
 
 
 def used_mb(family: str) -> float:
@@ -26,13 +26,13 @@ def machine_mb() -> int | None:
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            found.append(int(Path(path).read_text()))
+            found.append(int(Path(path).read_text(encoding="utf-8")))
     return min(found) >> 20 if found else None
 
 
 def _own_kb(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0  # it has ended
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))

@@ -23,7 +23,7 @@ from areal_sdk.rollout.groups import (
     by_age,
     iter_members,
 )
-from areal_sdk.rollout.metrics import RecentEpisodes, batch_metrics
+from areal_sdk.rollout.metrics import RecentEpisodes, batch_metrics, share_without_reward
 from areal_sdk.rollout.staleness import StalenessGate, mask_older, oldest_version
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
@@ -79,21 +79,24 @@ class TrajectoryBuffer:
         """Drop a group as soon as one sibling fails, and stop its other siblings."""
         self.dynamic_sampling = dynamic_sampling
         self.idle_groups = idle_groups
-        """Which groups dynamic sampling drops: those that the algorithm learns nothing from."""
+        """Groups that dynamic sampling drops: those from which the algorithm learns nothing."""
         self.in_order = in_order
         """Deterministic: taking and dropping do not depend on which episode ended first."""
         self.recent = RecentEpisodes()
         self._min_members = group_size if drop_incomplete else min(2, group_size)
         """A group with fewer valid members than this is dropped."""
         self.on_consumed: Callable[[TaskKey], None] = lambda key: None
-        """Called when a group is trained or given up, so that a resumed run does not repeat its task."""
+        """Function that is called when a group is trained or given up, so that a resumed run does
+        not repeat its task."""
         self.on_trained: Callable[[], None] = lambda: None
-        """Called when all groups of a batch were trained, and consumed."""
+        """Function that is called when all groups of a batch were trained, and consumed."""
         self.source_metrics: Callable[[], dict[str, float]] = dict
         """The metrics that the source of the tasks adds to those of a batch."""
         self.source_notices: Callable[[], tuple[str, ...]] = tuple
         """The notices that the source of the tasks adds to those of a batch."""
         self._version = version
+        self._valid_from = 0
+        """Samples of versions before this one were taken back."""
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""
         self._pending: dict[str, PendingGroup] = {}
@@ -122,8 +125,7 @@ class TrajectoryBuffer:
         episodes they had: a short batch must not widen the gate for ever."""
         self._version = version
         self._spent = max(self._spent, version * self.gate.batch)
-        if self.stale != "mask":
-            self._stop_stale(version)
+        self._stop_stale(version)
         self._notify()
 
     @property
@@ -149,7 +151,8 @@ class TrajectoryBuffer:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set at the next change. Take the event *before* reading the state, then wait on it."""
+        """The event that is set at the next change. Take the event *before* reading the state, then
+        wait on it."""
         return self._changed
 
     def admit(self, issued: IssuedTask, *, size: int | None = None) -> PendingGroup:
@@ -171,7 +174,10 @@ class TrajectoryBuffer:
         group.members.append(member)
         self.ledger.buffer(1)
         self.recent.kept(
-            member.duration_s, truncated=member.truncated, called_tools=member.called_tools
+            member.duration_s,
+            truncated=member.truncated,
+            num_sampled=member.num_sampled,
+            called_tools=member.called_tools,
         )
         self._notify()
 
@@ -183,7 +189,7 @@ class TrajectoryBuffer:
         self._notify()
         if rejection.reason is DropReason.STALE:
             self.recent.stopped(ran_s)
-        elif rejection.reason is not DropReason.CANCELLED:
+        elif rejection.reason not in _OF_NO_EPISODE:
             self.recent.rejected(rejection.reason, ran_s)
         if (
             rejection.reason is not DropReason.GROUP_INCOMPLETE
@@ -212,11 +218,13 @@ class TrajectoryBuffer:
         if reason is not DropReason.CANCELLED:
             self.on_consumed(group.issued.key)
             cause = cause or Rejection(reason, "the other siblings were dropped")
-            if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
+            is_lost = cause.reason is not DropReason.ROLLED_BACK and not self._is_held
+            if is_lost and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
 
     def hold(self, is_down: bool) -> None:
-        """While the engine is down no group starts, and dropped groups do not count as failures."""
+        """Hold all groups back while the engine is down: none starts, and dropped groups do not
+        count as failures."""
         self._is_held = is_down
         self._streak.end()
         self._notify()
@@ -286,6 +294,13 @@ class TrajectoryBuffer:
             self.on_consumed(group.issued.key)
         self.on_trained()
 
+    def take_back(self, batch: RolloutBatch, *, valid_from: int) -> None:
+        """Drop `batch`, and from the next version on all that weights before `valid_from` have sampled."""
+        self._drop(DropReason.ROLLED_BACK, batch.num_episodes, buffered=True)
+        for group in batch.finished:
+            self.on_consumed(group.issued.key)
+        self._valid_from = valid_from
+
     def waiting_groups(self) -> list[str]:
         """The groups that are neither trained nor dropped: a resume from now on plays them again."""
         return [*self._pending, *(group.id for group in self._finished)]
@@ -335,6 +350,9 @@ class TrajectoryBuffer:
             **batch_metrics(taken, version=version),
             **self.source_metrics(),
             **self.recent.metrics(),
+            "without_reward": share_without_reward(
+                self._dropped, num_rewarded=sum(len(group.members) for group in taken)
+            ),
             **{f"dropped/{reason.value}": float(n) for reason, n in self._dropped.items()},
         }
         self._dropped.clear()
@@ -350,18 +368,28 @@ class TrajectoryBuffer:
         """Cancel running siblings that no step can train any more, to free their slots."""
         for group in self._pending.values():
             for sibling, age in group.ages.items():
-                if self.gate.is_stale(age(), version=version) and sibling not in group.stopped:
-                    group.stop(sibling, DropReason.STALE)
+                reason = self._why_too_old(age(), version)
+                is_masked = reason is DropReason.STALE and self.stale == "mask"
+                if reason and not is_masked and sibling not in group.stopped:
+                    group.stop(sibling, reason)
+
+    def _why_too_old(self, oldest: int | None, version: int) -> DropReason | None:
+        """The reason why the step from `version` may not train a group that began with version
+        `oldest`; None if it may."""
+        if oldest is not None and oldest < self._valid_from:
+            return DropReason.ROLLED_BACK
+        return DropReason.STALE if self.gate.is_stale(oldest, version=version) else None
 
     def _shed_stale(self, version: int) -> None:
         """Remove the members that the step from `version` may not train from their groups."""
         kept: list[FinishedGroup] = []
         for group in self._finished:
-            if not self.gate.is_stale(group.oldest_version, version=version):
+            reason = self._why_too_old(group.oldest_version, version)
+            if reason is None:
                 kept.append(group)
                 continue
             fresh = [m for m in (self._freshen(m, version) for m in group.members) if m]
-            self._drop(DropReason.STALE, len(group.members) - len(fresh), buffered=True)
+            self._drop(reason, len(group.members) - len(fresh), buffered=True)
             if len(fresh) >= self._min_members and _trains(fresh):
                 kept.append(replace(group, members=tuple(fresh)))
             else:
@@ -371,8 +399,11 @@ class TrajectoryBuffer:
 
     def _freshen(self, member: ScoredEpisode, version: int) -> ScoredEpisode | None:
         """The member as the step from `version` may train it; None if it is too old."""
-        if not self.gate.is_stale(member.oldest_version, version=version):
+        reason = self._why_too_old(member.oldest_version, version)
+        if reason is None:
             return member
+        if reason is DropReason.ROLLED_BACK:
+            return None
         if self.stale == "mask":
             bound = version - self.gate.max_staleness
             masked = tuple(mask_older(t, than=bound) for t in member.trajectories)
@@ -410,6 +441,10 @@ class TrajectoryBuffer:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+_OF_NO_EPISODE = (DropReason.CANCELLED, DropReason.ROLLED_BACK)
+"""Reasons that say nothing about the episodes."""
 
 
 def _trains(members: Sequence[ScoredEpisode]) -> bool:

@@ -95,7 +95,7 @@ class CallerEpisodes(EpisodeSource):
         self._broken: frozenset[str] = frozenset()
         """Groups of which some siblings had ended when the run began."""
         self._ends: dict[str, asyncio.Future[None]] = {}
-        """For each session, a future that is done when the session can change no more."""
+        """Future of each session, done when the session can change no more."""
         self._dropped: dict[str, Rejection] = {}
         """Sessions that are not trained, though their callers go on."""
         self._has_ended = False
@@ -217,6 +217,8 @@ def _why_cut_off(reason: DropReason, *, is_over: bool) -> Rejection:
     whose = "judge" if is_over else "caller"
     if reason is DropReason.CANCELLED:
         return Rejection(reason, f"learning ended before its {whose} was done")
+    if reason is DropReason.ROLLED_BACK:
+        return Rejection(reason, "the weights that answered were taken back")
     return Rejection(reason, f"its {whose} was slower than the training")
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Self
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.records.verdict import to_get_a_signal
+from areal_sdk.records.cures import to_get_a_signal
 from areal_sdk.rollout.estimates import Interval, mean_of_tasks, pass_at_k, share_of_tasks
 from areal_sdk.rollout.groups import is_success
 from areal_sdk.rollout.metrics import MIN_DIFFERING_SHARE, outcome_metrics
@@ -23,9 +23,10 @@ from areal_sdk.telemetry.terminal import counted
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 MAX_SOURCES = 32
-"""With more sources than this there is no report by source: they are not families of tasks."""
+"""Largest number of sources in a report by source. More sources are not families of tasks."""
 MIN_TASKS = 8
-"""Fewer attempts that all earn the same may do so by chance."""
+"""Least number of scored attempts for a remark that all earned the same: with fewer it may be
+chance."""
 OTHER = "other"
 """Name of the tasks without a source in a report by source."""
 
@@ -47,7 +48,7 @@ class EvalReport:
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
     first_errors: Mapping[str, str]
-    """For each key of `errors`, the message of the first such episode."""
+    """Message of the first episode with each key of `errors`."""
     num_truncated: int
     mean_turns: float
     duration_s: float
@@ -69,7 +70,7 @@ class EvalReport:
     run_dir: str = ""
     """The directory with its episodes, if they were kept."""
     pass_tasks: Mapping[int, int] = field(default_factory=dict)
-    """For each k of `pass_at` that not all tasks have: the number of tasks that it is over."""
+    """Number of tasks that each k of `pass_at` is over, if not all tasks have it."""
     num_compared: int = 0
     """Number of tasks with several scored attempts."""
     num_differing: int = 0

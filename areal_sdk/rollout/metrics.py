@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from areal_sdk.records.verdict import to_get_a_signal
+from areal_sdk.records.cures import LIMITS, Lengths, to_get_a_signal
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_called
@@ -51,7 +51,18 @@ _LOST = {
         "ran into a limit, score them when it comes, or raise rollout.max_turns",
     ),
 }
-"""For each metric of episodes without a reward, their drop reasons and the warning."""
+"""Drop reasons and warning of each metric of episodes without a reward."""
+
+
+def share_without_reward(dropped: Mapping[DropReason, int], *, num_rewarded: int) -> float:
+    """The share of the episodes that ended without the reward that they should have had.
+
+    >>> dropped = {DropReason.ABSTAINED: 2, DropReason.ERROR_REWARD: 1, DropReason.STALE: 5}
+    >>> share_without_reward(dropped, num_rewarded=9)
+    0.25
+    """
+    lost = sum(dropped.get(reason, 0) for reasons, _ in _LOST.values() for reason in reasons)
+    return lost / (lost + num_rewarded) if lost else 0.0
 
 
 class RecentEpisodes:
@@ -62,6 +73,10 @@ class RecentEpisodes:
         self._durations: deque[float] = deque(maxlen=WINDOW)
         self._cut: deque[bool] = deque(maxlen=WINDOW)
         """Whether a limit ended them, of the episodes with a reward."""
+        self._sampled: deque[int] = deque(maxlen=MIN_EPISODES)
+        """Sampled tokens of the latest episodes."""
+        self._lengths: Lengths | None = None
+        """Lengths of the first `MIN_EPISODES` of them."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._num_offered_tools = self._num_called_tools = 0
         """Episodes of the whole run, from its beginning or its resume."""
@@ -77,12 +92,22 @@ class RecentEpisodes:
                 self._first.append(not group.is_uniform)
                 self._succeeded += [member.success for member in group.members]
 
-    def kept(self, duration_s: float, *, truncated: bool, called_tools: bool | None = None) -> None:
+    def kept(
+        self,
+        duration_s: float,
+        *,
+        truncated: bool,
+        num_sampled: int = 0,
+        called_tools: bool | None = None,
+    ) -> None:
         """An episode ended with a reward, perhaps at a limit."""
         self._num_offered_tools += called_tools is not None
         self._num_called_tools += called_tools is True
         self._ended.append(None)
         self._cut.append(truncated)
+        self._sampled.append(num_sampled)
+        if self._lengths is None and len(self._cut) == MIN_EPISODES:
+            self._lengths = self._latest_lengths()
         self._durations.append(duration_s)
 
     def rejected(self, reason: DropReason, duration_s: float) -> None:
@@ -98,6 +123,9 @@ class RecentEpisodes:
     def aged(self, duration_s: float, *, stale: bool) -> None:
         """An accepted episode was taken into a batch, or dropped as too old."""
         self._fates.append((duration_s, stale))
+
+    def _latest_lengths(self) -> Lengths:
+        return Lengths(fmean(self._sampled), _share([*self._cut][-MIN_EPISODES:]))
 
     @property
     def lost_shares(self) -> Mapping[str, float]:
@@ -140,7 +168,12 @@ class RecentEpisodes:
                 "policy is pushed towards short episodes. Raise rollout.wait_s or "
                 "rollout.max_staleness, or lower rollout.max_inflight"
             )
-        if len(self._cut) >= MIN_EPISODES and _share(self._cut) > MAX_TRUNCATED_SHARE:
+        if self._lengths and (grew := self._latest_lengths().growth_since(self._lengths)):
+            found["truncated"] = (
+                f"{grew}: lower trainer.trust_region or trainer.learning_rate, and let an episode without an end earn "
+                f'less (rollout.truncated = "score"); or raise {LIMITS}, if answers are meant to grow'
+            )
+        elif len(self._cut) >= MIN_EPISODES and _share(self._cut) > MAX_TRUNCATED_SHARE:
             found["truncated"] = (
                 f"{_share(self._cut):.0%} of the latest episodes ran into a limit of turns, tokens or "
                 "context before they had ended: raise rollout.max_turns, rollout.max_new_tokens or "
@@ -184,13 +217,14 @@ def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[s
 
 
 def _tool_use(called: Iterable[bool | None]) -> Mapping[str, float]:
-    """How many episodes were offered tools, and which share of these called one."""
+    """The number of episodes that were offered tools, and the share of these that called one."""
     offered = [does for does in called if does is not None]
     return {OFFERED_TOOLS: float(len(offered)), CALLED_TOOLS: _share(offered)} if offered else {}
 
 
 MAX_OUTCOME_METRICS = 32
-"""More names than this are names of tasks and the like: those that most episodes have are kept."""
+"""Largest number of metrics of outcomes. More names are names of tasks and the like: those that
+most episodes have are kept."""
 
 
 def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -209,7 +243,7 @@ def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]
 
 
 MAX_SOURCES = 20
-"""More of them are no sources of a mixture."""
+"""Largest number of sources. More of them are no sources of a mixture."""
 
 
 def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:

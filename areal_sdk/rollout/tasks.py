@@ -40,7 +40,7 @@ class IssuedTask:
 
     @property
     def source(self) -> str:
-        """What its rewards are compared with: those of one caller, or of one source of tasks."""
+        """The source whose rewards are compared: one caller, or one source of tasks."""
         return self.caller or self.task.source
 
     @property
@@ -144,7 +144,7 @@ class _Consumed:
     order: int
     """`TaskSource._order_id` of the order that the positions refer to."""
     below: int = 0
-    """Every position before this one is consumed."""
+    """Position before which every position is consumed."""
     beyond: set[int] = field(default_factory=set)
     """Consumed positions after `below`."""
 
@@ -189,13 +189,16 @@ class TaskSource:
                 raise ConfigError("there are no tasks to train on: give a non-empty dataset")
             repeated = _first_repeated(task.id for task in self._tasks)
             if repeated is not None:
-                raise ConfigError(f"two tasks have the id {repeated!r}: ids key groups and resumes")
+                raise ConfigError(
+                    f"two tasks have the id {repeated!r}; ids key groups and resumes: give each task "
+                    "an id of its own"
+                )
         self._seed = seed
         self._shuffle = shuffle
         self._epochs = epochs
         self._consumed: dict[int, _Consumed] = {}
         self._first_epoch = 0
-        """Every epoch before this one is consumed completely."""
+        """Epoch before which every epoch is consumed completely."""
         self._issued: dict[TaskKey, int] = {}
         """The positions of the tasks in flight."""
         self._whole = self._order_id(self._tasks)
@@ -208,7 +211,7 @@ class TaskSource:
         return next(self._draws, None)
 
     def consume(self, key: TaskKey) -> None:
-        """That task will not be attempted again in its epoch."""
+        """Note that the task will not be attempted again in its epoch."""
         epoch, _ = key
         if self._stream is not None and self._stream.curriculum is not None:
             self._stream.curriculum.consume(key)

@@ -30,7 +30,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
-    num_sampled = sum(len(t.output_tokens) for t in episode.turns if t.excluded is None)
+    lengths = tuple(0 if t.excluded else len(t.output_tokens) for t in episode.turns)
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     homes = _Homes(episode.turns)
@@ -56,7 +56,8 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
                 turn_rewards=episode.outcome.turn_rewards,
                 turn_alternatives=turn_alternatives,
                 num_turns=len(episode.turns),
-                num_sampled=num_sampled,
+                num_sampled=sum(lengths),
+                turn_lengths=lengths if turn_alternatives else (),
             )
             trajectories.append(made)
     return tuple(trajectories)
@@ -101,9 +102,9 @@ def as_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[Turn, 
 
 
 def recorded_indices(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[int, ...]:
-    """For each turn, which recorded turn it is. ValueError if one is none of them, or is repeated.
+    """Index of each turn among the recorded turns. ValueError if one is none of them, or is repeated.
 
-    Else a token would be trained twice, or with a logprob that it was not sampled with. An agent may
+    Otherwise a token would be trained twice, or with a logprob that it was not sampled with. An agent may
     change the message and the parent of a turn, and exclude it; it may not undo an exclusion.
     """
     unused = sorted(range(len(recorded)), key=lambda index: _freedom(recorded[index]))
@@ -159,7 +160,7 @@ def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
 
 
 class _Homes:
-    """Which sequence begins like a turn, and for how many tokens of the turn."""
+    """The sequence that begins like each turn, and for how many tokens of the turn."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = turns
@@ -200,7 +201,7 @@ class _Homes:
 
 
 def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
-    """For each turn, the later turns that are not its consequence; empty if no turn has any.
+    """The later turns of each turn that are not its consequence; empty if no turn has any.
 
     >>> one, other = (Turn((1, 2), (token,), (-0.5,), (0,)) for token in (3, 4))
     >>> alternatives([one, other])
@@ -211,7 +212,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     if not repeated:
         return ()
     paths: list[dict[int, int]] = []
-    """For each turn, by repeated prompt, the answer that the turn continues or is."""
+    """The answers that each turn continues or is, by repeated prompt."""
     for index, turn in enumerate(turns):
         path = {} if turn.parent is None else dict(paths[turn.parent])
         if prompts[index] in repeated:
@@ -228,7 +229,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
 
 
 def _prompts(turns: Sequence[Turn]) -> list[int]:
-    """For each turn, the index of the first turn with the same prompt."""
+    """The index of the first turn with the same prompt, for each turn."""
     known: dict[tuple[int | None, int], list[int]] = {}
     """Turns with different prompts, by parent and length, which differ for most prompts."""
     first: list[int] = []

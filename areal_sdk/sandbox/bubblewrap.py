@@ -8,7 +8,7 @@ from pathlib import Path
 from areal_sdk.sandbox.limits import Limits
 
 _SHARED_MEMORY_MB = 16
-"""Of /dev/shm, where semaphores are."""
+"""Megabytes of /dev/shm, where semaphores are."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _OF_ETC = (
     "ld.so.cache",
@@ -38,6 +38,7 @@ def bubblewrap_words(
         words += ["--unshare-user"]
     size = str(limits.disk_mb << 20)
     words += ["--dev", "/dev", "--proc", "/proc"]
+    words += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads the same, and maps no memory
     words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_MB << 20), "--tmpfs", "/dev/shm"]
     words += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
     for name in _SYSTEM:

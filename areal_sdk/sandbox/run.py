@@ -32,7 +32,7 @@ Isolation = Literal["auto", "bubblewrap", "rlimits"]
 """`auto` takes bubblewrap where it works, else limits alone, with a warning."""
 
 _MARGIN_S = 30.0
-"""After the wall limit, for the start and the end of the sandbox on a busy machine."""
+"""Seconds beyond the wall limit that the sandbox may take to start and to end on a busy machine."""
 _OPEN_FILES = 256
 _MEMORY_BACKSTOP = 2
 """The supervisor names the limit of memory when it is passed; the kernel refuses this many times it."""
@@ -45,10 +45,11 @@ _ISOLATED = ("-I", "-S")
 
 @dataclass(frozen=True, slots=True)
 class SandboxEnd:
-    """How a program ended."""
+    """The end of a program in a sandbox."""
 
     code: int | None
-    """Its exit code, 128 and more for a signal; None if it was ended at a limit."""
+    """Exit code of the program, 128 and more for a signal; None if the program was ended at a
+    limit."""
     limit: LimitName | None
     """The limit that ended it."""
     stdout: bytes
@@ -56,7 +57,7 @@ class SandboxEnd:
     seconds: float
     cpu_s: float
     peak_memory_mb: float
-    """As seen every 50 ms."""
+    """Largest memory of the program in megabytes, looked at every 50 ms."""
     limits: Limits
 
     @property
@@ -181,7 +182,12 @@ class Sandbox:
         return {
             "limits": asdict(limits),
             "outer": outer,
-            "launcher": [sys.executable, *_ISOLATED, "-c", Path(launcher.__file__).read_text()],
+            "launcher": [
+                sys.executable,
+                *_ISOLATED,
+                "-c",
+                Path(launcher.__file__).read_text(encoding="utf-8"),
+            ],
             "launch": launch,
             "env": _plain_environment(home),
             "own_uid": uid if uid != _NOBODY else 0,
@@ -190,7 +196,8 @@ class Sandbox:
 
 
 def why_not_isolated() -> str:
-    """Why programs cannot be cut off here, and the cure; empty where they can. It may block: it tries."""
+    """The reason why programs cannot be isolated here, and the cure; empty if they can be. The call
+    may block: it tries."""
     program, problem = _find_bubblewrap()
     return "" if program else f"bubblewrap does not run here ({problem}): {_INSTALL}"
 
@@ -212,7 +219,7 @@ def _find_bubblewrap() -> tuple[str | None, str]:
 
 @functools.cache
 def _warn(problem: str) -> None:
-    """Once a process."""
+    """Log the warning, once a process."""
     logger.warning(
         "programs run WITHOUT a sandbox, under limits alone: bubblewrap does not run here (%s). They can "
         "read your files. Train on code only after you %s",
@@ -329,7 +336,7 @@ def _plain_environment(home: str) -> dict[str, str]:
 
 @functools.cache
 def _has_all_uids() -> bool:
-    first, _, count = Path("/proc/self/uid_map").read_text().split()[:3]
+    first, _, count = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()[:3]
     return first == "0" and int(count) >= 2**31
 
 

@@ -1,7 +1,8 @@
 """The system calls that a program in a sandbox is refused, as a filter for the kernel.
 
 Namespaces and limits leave holes, which the filter closes: memory that no process shows as its own
-(memfd, System V), new namespaces, other processes' memory, and sockets that no network namespace holds.
+(memfd, System V, shared anonymous mappings), new namespaces, other processes' memory, and sockets that no
+network namespace holds.
 """
 
 import errno
@@ -55,16 +56,19 @@ _SIGNALS = {
     "pidfd_send_signal": (424, 424),
 }
 """Refused where other processes can be seen; a namespace of processes makes them harmless."""
-_CLONE, _SOCKET = (56, 220), (41, 198)
+_CLONE, _SOCKET, _MMAP = (56, 220), (41, 198), (9, 222)
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+"""Both together are refused. The pages of such a mapping stay in memory after the program has unmapped
+them, as long as one page is mapped, and nobody without privileges can count them."""
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables above, and the kernel's number of the architecture."""
 
 _X32 = 0x40000000
-"""System calls of x32 have this bit, and would pass under other numbers."""
+"""Bit of the system calls of x32, which would pass under other numbers."""
 
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 40
 """Offsets in the kernel's record of a call."""
 
 
@@ -98,6 +102,12 @@ def syscall_filter(*, has_namespaces: bool) -> bytes:
         _instruction(_EQUAL, _CLONE[column], 0, 4),
         _instruction(_LOAD, _FIRST_ARGUMENT),
         _instruction(_HAS_BIT, _NEW_NAMESPACES, 0, 1),
+        refuse,
+        _instruction(_LOAD, _NUMBER),
+        _instruction(_EQUAL, _MMAP[column], 0, 4),
+        _instruction(_LOAD, _FOURTH_ARGUMENT),
+        _instruction(_HAS_BIT, _MAP_SHARED, 0, 2),
+        _instruction(_HAS_BIT, _MAP_ANONYMOUS, 0, 1),
         refuse,
         _instruction(_LOAD, _NUMBER),
     ]

@@ -15,20 +15,24 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 LOOK_EVERY_S = 0.05
 _SHARE_OF_LOOKING = 20
-"""Looking takes at most a twentieth of a core, also where a machine has thousands of processes."""
+"""Factor by which a pause exceeds the look before it: looking takes at most a twentieth of a
+core, however many processes a machine has."""
 _CERTAINLY_PASSED = 1.5
-"""So many times the limit of memory is more than files and libraries add to a process."""
+"""Factor on the limit of memory that covers the files and libraries of a process. A process above
+it has passed the limit."""
 _KILL_S = 10.0
 _FILE_KB = 1
-"""Measured: 785,000 empty files take 783 MB."""
+"""Kilobytes that the kernel keeps for a file: 785,000 empty files were measured to take 783 MB."""
 _SOCKET_KB = 416
-"""Most that one socket keeps for others to read: `net.core.wmem_max`, which the kernel doubles."""
+"""Kilobytes that one socket keeps for others to read at most: `net.core.wmem_max`, which the kernel
+doubles."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGXCPU_EXIT = 128 + signal.SIGXCPU
+_OWN_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -58,6 +62,7 @@ class Warden:
         self._limit = ""
         self._peak_mb = 0.0
         self._cpu_s = 0.0
+        self._cpu = CpuTime()
         self._next_look = 0.0
         self._witness = 0
         """A process that sees the sandbox from inside: bubblewrap's own, which lives as long."""
@@ -71,7 +76,7 @@ class Warden:
         try:
             self._watch(process.pid, began + self._limits["wall_s"])
         finally:
-            is_over = _end_all(process.pid, int(self._order["own_uid"]))
+            is_over = _end_all(process, int(self._order["own_uid"]))
         seconds = time.monotonic() - began
         while self._read_what_is_there():
             pass
@@ -82,7 +87,7 @@ class Warden:
         if not is_over:
             problem = f"its processes did not end within {_KILL_S:g} s of SIGKILL"
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._cpu_s = max(self._cpu_s, ended.ru_utime + ended.ru_stime)
+        self._cpu_s = max(self._cpu_s, ended.ru_utime + ended.ru_stime + self._cpu.forgotten_s)
         if code and not self._limit:
             self._note_memory_of_the_dead(ended.ru_maxrss / 1024)
         return {
@@ -183,15 +188,17 @@ class Warden:
     def _look(self, pid: int) -> None:
         """Compare what the processes use with the limits."""
         began = time.monotonic()
-        members = descendants(os.getpid())
-        usage = [use for one in members if (use := _usage(one)) is not None]
-        memory_mb = sum(use[0] for use in usage) / 1024 + self._kernel_mb(members)
+        machine = _processes()
+        tree = [one for pid in _below(machine, os.getpid()) if (one := _process(pid)) is not None]
+        members = [one for one in tree if not one.is_over]
+        memory_kb = sum(_memory_kb(one.pid) for one in members)
+        memory_mb = memory_kb / 1024 + self._kernel_mb([one.pid for one in members])
         self._peak_mb = max(self._peak_mb, memory_mb)
-        self._cpu_s = max(self._cpu_s, sum(use[1] for use in usage))
+        self._cpu_s = max(self._cpu_s, self._cpu.look(machine, tree))
         num_own = 2 if self._order["outer"] else 0  # of bubblewrap
         if memory_mb > self._limits["memory_mb"]:
             self._limit = "memory"
-        elif sum(use[2] for use in usage) - num_own > self._limits["processes"]:
+        elif sum(one.threads for one in members) - num_own > self._limits["processes"]:
             self._limit = "processes"
         elif self._cpu_s > self._limits["cpu_s"]:
             self._limit = "cpu"
@@ -199,8 +206,9 @@ class Warden:
         self._next_look = now + max(LOOK_EVERY_S, _SHARE_OF_LOOKING * (now - began))
 
     def _kernel_mb(self, members: list[int]) -> float:
-        """What the kernel keeps for files and sockets. The sandbox has file systems and a network of its own, and
-        limits alone leave those of the machine, where others have files and sockets too."""
+        """Megabytes that the kernel keeps for files and sockets. The sandbox has file systems and a
+        network of its own. Under limits alone these are the machine's, where others have files and
+        sockets too."""
         if not self._order["outer"]:
             return 0.0
         inside = (one for one in [self._witness, *members] if one and _is_inside(one))
@@ -220,14 +228,77 @@ class Warden:
         return bytes(said[-500:]).decode(errors="replace").strip()
 
 
+class Process(NamedTuple):
+    """A process as `/proc` shows it. Times are in ticks."""
+
+    pid: int
+    parent: int
+    began: int
+    own: int
+    """CPU time of its threads."""
+    waited: int
+    """CPU time of the children that it has waited for, and of theirs."""
+    threads: int
+    is_over: bool
+    """Whether the process waits to be waited for. A process whose first thread ended looks like
+    that too, but has others."""
+
+
+class CpuTime:
+    """CPU time of all processes under the supervisor, ended ones included.
+
+    A process that ends leaves its time to the parent that waits for it. If nobody waits, as where a
+    parent ignores SIGCHLD, the kernel forgets the time. Then what the last look saw is added.
+    """
+
+    def __init__(self) -> None:
+        self.forgotten_s = 0.0
+        self._last: dict[tuple[int, int], Process] = {}
+
+    def look(self, machine: "dict[int, Process | None]", tree: list[Process]) -> float:
+        """Seconds until now. `tree` was read after `machine`, parents first: so a time that moves to a
+        parent meanwhile is not counted twice."""
+        now = {(one.pid, one.began): one for one in tree}
+        gone = [one for key, one in self._last.items() if key not in now]
+        if any(_is_listed(one, machine) for one in gone):
+            now, gone = (
+                self._last,
+                [],
+            )  # it was ending while we read: the next look sees who has its time
+        lost = sum(one.own + one.waited for one in gone)
+        kept = (one.waited for key, one in self._last.items() if key in now)
+        taken = sum(one.waited for one in now.values()) - sum(kept)
+        self.forgotten_s += max(0, lost - taken) / _TICKS
+        self._last = now
+        return sum(one.own + one.waited for one in now.values()) / _TICKS + self.forgotten_s
+
+
 def descendants(ancestor: int) -> list[int]:
     """The processes under `ancestor` that have not ended, by process id."""
+    machine = _processes()
+    return [pid for pid in _below(machine, ancestor) if (one := machine[pid]) and not one.is_over]
+
+
+def _processes() -> "dict[int, Process | None]":
+    """All processes of the machine; None for one that ended meanwhile."""
+    return {int(name): _process(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _process(pid: int) -> Process | None:
+    fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields:
+        return None
+    parent, began, threads = int(fields[1]), int(fields[19]), int(fields[17])
+    own, waited = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+    is_over = fields[0] in (b"Z", b"X") and threads <= 1
+    return Process(pid, parent, began, own, waited, threads, is_over)
+
+
+def _below(machine: "dict[int, Process | None]", ancestor: int) -> list[int]:
+    """The processes under `ancestor`, each after its parent."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _read_bytes(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if fields and fields[0] not in (b"Z", b"X"):
-                children.setdefault(int(fields[1]), []).append(int(name))
+    for one in filter(None, machine.values()):
+        children.setdefault(one.parent, []).append(one.pid)
     found: list[int] = []
     waiting = [ancestor]
     while waiting:
@@ -237,19 +308,21 @@ def descendants(ancestor: int) -> list[int]:
     return found
 
 
-def _usage(pid: int) -> tuple[int, float, int] | None:
-    """KiB of memory that is its own, page tables included, CPU seconds with its ended children, and its threads."""
-    fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not fields:
-        return None
-    memory = threads = 0
-    for line in _read_bytes(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(b":")
-        if name in (b"RssAnon", b"RssShmem", b"VmPTE"):
-            memory += int(value.split()[0])
-        elif name == b"Threads":
-            threads = int(value)
-    return memory, sum(map(int, fields[11:15])) / _TICKS, threads
+def _is_listed(known: Process, machine: "dict[int, Process | None]") -> bool:
+    if known.pid not in machine:
+        return False
+    listed = machine[known.pid]
+    return listed is None or listed.began == known.began
+
+
+def _memory_kb(pid: int) -> int:
+    """KiB of memory that is the process's own, page tables included. The first thread that has not ended shows it."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            lines = _read_bytes(f"/proc/{pid}/task/{thread}/status").splitlines()
+            if shown := [int(line.split()[1]) for line in lines if line.startswith(_OWN_MEMORY)]:
+                return sum(shown)
+    return 0
 
 
 def _is_inside(pid: int, name: str = "tmp") -> bool:
@@ -279,25 +352,29 @@ def _queued_bytes(path: str) -> int:
     return sum(int(part, 16) for row in rows for part in row[4].split(b":"))
 
 
-def _end_all(pid: int, uid: int) -> bool:
-    """Kill every process under this one; whether all are gone. They may fork meanwhile."""
+def _end_all(process: "subprocess.Popen[bytes]", uid: int) -> bool:
+    """Kill every process under this one; whether all are gone. They may fork meanwhile.
+
+    A list of processes may miss one that was born while it was made. That this process has no child
+    tells it surely: whoever loses a parent becomes a child of this process.
+    """
     deadline = time.monotonic() + _KILL_S
-    while members := descendants(os.getpid()):
-        if time.monotonic() > deadline:
-            return False
+    while True:
+        members = descendants(os.getpid())
         for member in members:
             with contextlib.suppress(OSError):
                 os.kill(member, signal.SIGKILL)
-        if uid and os.fork() == 0:
+        if members and uid and os.fork() == 0:
             _kill_all_of(uid)
-        _reap(but=pid)
+        if process.poll() is not None and not _has_children():
+            return True
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.002)
-    _reap(but=pid)
-    return True
 
 
 def _kill_all_of(uid: int) -> None:
-    """In a forked child: kill at once all processes of a user that only this sandbox has."""
+    """Kill at once, in a forked child, all processes of a user that only this sandbox has."""
     try:
         os.setresuid(uid, uid, uid)
         os.kill(-1, signal.SIGKILL)  # this process too, where the kernel counts it
@@ -305,14 +382,13 @@ def _kill_all_of(uid: int) -> None:
         os._exit(0)
 
 
-def _reap(*, but: int) -> None:
-    """Collect the ended processes that came to this one. `but` is collected by its owner."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != but:
-            fields = _read_bytes(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if fields and fields[0] == b"Z" and int(fields[1]) == os.getpid():
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(int(name), 0)
+def _has_children() -> bool:
+    """Collect the children that have ended; whether there are others."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
 
 
 def _read_bytes(path: str) -> bytes:

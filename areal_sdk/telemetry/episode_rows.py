@@ -115,6 +115,7 @@ def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None
     }
     if trajectory.turn_alternatives:
         row["turn_alternatives"] = [[*others] for others in trajectory.turn_alternatives]
+        row["turn_lengths"] = [*trajectory.turn_lengths]
     return row
 
 
@@ -146,6 +147,7 @@ def _from_turns(row: Row, episode: Episode, before: Branch | None, num_before: i
         turn_alternatives=_tuples(row.get("turn_alternatives", [])),
         num_turns=row["num_turns"],
         num_sampled=row["num_sampled"],
+        turn_lengths=_tuples(row.get("turn_lengths", [])),
     )
 
 
@@ -203,7 +205,7 @@ class _Messages:
         """Messages that turns share are one object, as a rule. The episode keeps them alive."""
 
     def ranges(self, messages: Sequence[Message]) -> list[list[int]]:
-        """Where the messages stand, as ranges `[first, last)`."""
+        """Places of the messages, as ranges `[first, last)`."""
         ranges: list[list[int]] = []
         for message in messages:
             place = self._by_id.get(id(message))

@@ -24,10 +24,11 @@ from areal_sdk.errors import LedgerError
 
 
 class DropReason(StrEnum):
-    """Why an episode was not trained. Closed: a new way to lose an episode needs a name here."""
+    """The reason why an episode was not trained. Closed: a new way to lose an episode needs a name
+    here."""
 
     ZERO_VARIANCE = "zero_variance"
-    """Its group's rewards are all equal: nothing to learn."""
+    """All rewards of the episode's group are equal: nothing to learn."""
     STALE = "stale"
     ERROR_AGENT = "error_agent"
     ERROR_REWARD = "error_reward"
@@ -37,11 +38,13 @@ class DropReason(StrEnum):
     ABSTAINED = "abstained"
     """No reward was given, on purpose."""
     TRUNCATED = "truncated"
-    """It ran into a turn, token or context limit, and the run drops those."""
+    """The episode ran into a turn, token or context limit, and the run drops such episodes."""
     UNTRAINABLE = "untrainable"
     """No sampled token has a logprob of the policy."""
     GROUP_INCOMPLETE = "group_incomplete"
     """Valid itself, but too few of its siblings were."""
+    ROLLED_BACK = "rolled_back"
+    """Sampled by weights that the guard took back (`run.guard`)."""
     CANCELLED = "cancelled"
     LOST_AT_RESTART = "lost_at_restart"
     """The episode ran or was buffered when the run was killed; its task is issued again."""
@@ -75,7 +78,7 @@ class Ledger:
 
     @property
     def dropped(self) -> Mapping[DropReason, int]:
-        """Only the reasons that occurred."""
+        """Dropped episodes by reason: only the reasons that occurred."""
         return MappingProxyType(self._dropped)
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from areal_sdk.telemetry.metrics import Rate
 from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, clock, still_line
 from areal_sdk.types import Episode
 
@@ -17,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
 HEARTBEAT_S = 30.0
-"""Where nothing is repainted: silence this long looks like a hang."""
+"""Seconds between two lines if nothing is repainted: silence this long looks like a hang."""
 NUM_LINES = 10
 """Lines for steps or episodes of any number, where nothing is repainted."""
 
@@ -123,7 +122,7 @@ class EvalView:
         self._is_silent = writer is None
         self._name = name
         self._num_done = self._total = 0
-        self._sampled = Rate()
+        self._num_sampled = 0
         self._note = ""
         self._playing_since: float | None = None
 
@@ -160,7 +159,7 @@ class EvalView:
         self._view.enter(phase)
 
     def begin(self, total: int, *, temperature: float | None = None) -> None:
-        """From here on `total` episodes are played; `temperature`, if this process decides it."""
+        """Begin an evaluation of `total` episodes; `temperature`, if this process decides it."""
         at = "" if temperature is None else f" at temperature {temperature:g}"
         self.enter(f"evaluating {self._name}: {total} episodes{at}")
         self._note, self._total = "", total
@@ -168,21 +167,24 @@ class EvalView:
 
     def evaluated(self, episode: Episode) -> None:
         self._num_done += 1
-        self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
+        self._num_sampled += sum(len(turn.output_tokens) for turn in episode.turns)
         is_due = self._num_done % math.ceil(self._total / NUM_LINES) == 0
         if self._view.is_log and is_due:
             self._view.show()
 
     def _live(self) -> RunStatus:
         since = self._playing_since
+        playing_s = 0.0 if since is None else time.monotonic() - since
+        # Tokens are known when an episode ends: a shorter time than all of it would not be theirs.
+        sampled_per_s = self._num_sampled / playing_s if self._num_sampled else None
         return RunStatus(
             name=self._name,
             unit="episode",
             step=self._num_done,
             total_steps=self._total,
             elapsed_s=self._view.elapsed_s,
-            train_s=0.0 if since is None else time.monotonic() - since,
-            sampled_per_s=self._sampled.per_second() or None,  # an endpoint tells no tokens
+            train_s=playing_s,
+            sampled_per_s=sampled_per_s,  # an endpoint tells no tokens
             note=self._note,
         )
 

@@ -20,7 +20,7 @@ def write_manifest(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
     files = describe(directory, names)
     manifest = {"files": files, "crc32": checksum_of(files)}
-    (directory / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1))
+    (directory / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def check_files(directory: Path, *, quickly: bool = False) -> None:

@@ -52,7 +52,7 @@ from areal_sdk.telemetry.files import (
 REMOVED = "(removed)"
 
 BEST, WAITING = "best", "waiting"
-"""In `checkpoints`: the best weights, and those that looked better while they changed."""
+"""Folders in `checkpoints`: the best weights, and those that looked better while they changed."""
 MEASURED_FILE = "evaluation.json"
 """File beside exported weights with their scores and their step."""
 
@@ -155,7 +155,7 @@ class RunDir:
 
     @property
     def origin(self) -> Path:
-        """Which weights the run began with."""
+        """The file that says which weights the run began with."""
         return self.path / "origin.json"
 
     @property
@@ -173,7 +173,7 @@ class RunDir:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Lock the directory against writers of other processes. The lock ends with this process."""
-        with open(self.path / ".lock", "a+", opener=private) as lock:
+        with open(self.path / ".lock", "a+", encoding="utf-8", opener=private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -236,10 +236,11 @@ class RunDir:
     def read_config(self) -> dict[str, Any]:
         import tomllib
 
-        return tomllib.loads(self.config.read_text())
+        return tomllib.loads(self.config.read_text(encoding="utf-8"))
 
     def read_began(self) -> float:
-        """When the run began, in Unix time; of a directory that does not say, when its settings were written."""
+        """Unix time at which the run began. If the directory does not say, the time at which its
+        settings were written."""
         return float((read_json(self.began) or {}).get("time") or self.config.stat().st_mtime)
 
     def read_call(self) -> dict[str, str]:
@@ -267,7 +268,7 @@ class RunDir:
     def _command(self) -> str:
         """The command that made this run."""
         with suppress(OSError, tomllib.TOMLDecodeError):  # reading the settings reports the error
-            settings = tomllib.loads(self.config.read_text())
+            settings = tomllib.loads(self.config.read_text(encoding="utf-8"))
             if settings.get("serve", {}).get("learn"):
                 return "serve"
             if objective := settings.get("finetune", {}).get("objective"):
@@ -302,7 +303,7 @@ class RunDir:
         return metrics.read_steps(self.metrics)
 
     def lost_metrics(self) -> str:
-        """What the metrics lack although the run has made it; empty if nothing is known to be missing."""
+        """The part of the run that the metrics lack; empty if nothing is known to be missing."""
         steps = [event["step"] for event in self.read_history() if event["kind"] == "step"]
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         saved = [int(number) for number in names if number.isdecimal()]
@@ -323,7 +324,7 @@ class RunDir:
         return episodes.list_episodes(self.episodes)
 
     def num_deleted(self) -> int:
-        """How many of the oldest episodes were deleted (`run.keep_episodes`)."""
+        """The number of the oldest episodes that were deleted (`run.keep_episodes`)."""
         return episodes.num_deleted(self.episodes)
 
     def find_episode(self, episode_id: str) -> EpisodeRecord:

@@ -23,6 +23,9 @@ Span = tuple[str, str]
 
 _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
+MANY = 1e6
+"""The reward from which on its digits are counted and not shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
@@ -48,10 +51,10 @@ class RunStatus:
     success_step: int | None = None
     """Step of the weights that `success` was measured on."""
     staleness_mean: float | None = None
-    """Of the last batch, in versions."""
+    """Mean staleness of the last batch, in versions."""
     staleness_max: int | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Of the sources of a mixture, if a curriculum moves them."""
+    """Shares of the sources of a mixture, if a curriculum moves them."""
     sampled_per_s: float | None = None
     """Tokens."""
     trained_per_s: float | None = None
@@ -92,7 +95,7 @@ def plain_line(state: RunStatus) -> str:
     """One step in one line, for logs and pipes."""
     parts = [_step(state)]
     if state.rewards and state.rewards[-1] is not None:
-        parts.append(f"reward {state.rewards[-1]:.3f}")
+        parts.append(f"reward {reward_text(state.rewards[-1])}")
     if state.staleness_max is not None:
         parts.append(f"staleness {state.staleness_mean or 0.0:.1f} (max {state.staleness_max})")
     if state.sampled_per_s is not None:
@@ -104,7 +107,7 @@ def plain_line(state: RunStatus) -> str:
 
 
 def _fates(ledger: Mapping[str, Any]) -> str:
-    """How many episodes were trained, and where the others are."""
+    """The number of episodes that were trained, and the fates of the others."""
     counts = {name: ledger[name] for name in ("buffered", "running")}
     counts["dropped"] = sum(ledger["dropped"].values())
     others = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
@@ -158,7 +161,7 @@ def clock(seconds: float) -> str:
 
 
 class StatusWriter(Protocol):
-    """Where the status of a run is shown."""
+    """The place where the status of a run is shown."""
 
     @property
     def repaints(self) -> bool:
@@ -213,7 +216,8 @@ class TerminalView:
             self._num_painted = 0
 
     def _write(self, text: str) -> None:
-        """Nobody may be there any more: a closed terminal, the end of a pipe. The run directory has it all."""
+        """Write, even if nobody may be there any more: a closed terminal, the end of a pipe. The
+        run directory has it all."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
@@ -259,7 +263,7 @@ def _reward(state: RunStatus, unicode: bool) -> list[Span]:
     spans: list[Span] = []
     if last is not None:
         bars = curve(state.rewards, bars=BARS if unicode else PLAIN_BARS)
-        spans += [("dim", "reward    "), ("bold", f"{last:.3f} "), ("good", bars)]
+        spans += [("dim", "reward    "), ("bold", f"{reward_text(last)} "), ("good", bars)]
     if state.success is not None:
         is_first = state.success_before is None or not state.success_step
         before = "" if is_first else f"{state.success_before:.2f} -> "
@@ -359,3 +363,12 @@ def _paint(spans: Sequence[Span], *, color: bool) -> str:
 def _printable(text: str) -> str:
     """`text` without control characters: the name of a task must not control the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def reward_text(reward: float) -> str:
+    """A reward in a few characters, however large it is.
+
+    >>> reward_text(0.25), reward_text(-2.0), reward_text(2.5e29)
+    ('0.250', '-2.000', '2.5e+29')
+    """
+    return f"{reward:.3f}" if abs(reward) < MANY else f"{reward:g}"

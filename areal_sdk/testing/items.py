@@ -145,7 +145,7 @@ class _Check:
     def _some_tasks(self, most: int = NUM_PLAYED) -> tuple[Sequence[Task], str]:
         """Tasks to try it on, and a hint where they are invented."""
         if self._tasks is not None:
-            lines = Path(self._tasks).read_text().splitlines()[:most]
+            lines = Path(self._tasks).read_text(encoding="utf-8").splitlines()[:most]
             rows = [json.loads(line) for line in lines]
             return [Task(f"task-{n}", row.get("data", row)) for n, row in enumerate(rows)], ""
         names = self._plugins.datasets.names()

@@ -22,7 +22,7 @@ from areal_sdk.types import FinishReason, WeightUpdate
 
 
 class Fault(StrEnum):
-    """How a scripted reply goes wrong."""
+    """The fault of a scripted reply."""
 
     RAISE = "raise"
     """EngineError."""
@@ -316,7 +316,7 @@ async def _fail(fault: Fault) -> None:
 
 
 def _stop_tokens(model_dir: Path) -> tuple[int, ...]:
-    eos = json.loads((model_dir / "config.json").read_text()).get("eos_token_id")
+    eos = json.loads((model_dir / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
     if eos is None:
         return ()
     return tuple(eos) if isinstance(eos, list) else (int(eos),)

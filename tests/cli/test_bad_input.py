@@ -1,4 +1,4 @@
-"""What a user can get wrong on the command line: one line that names the cure, no traceback."""
+"""A mistake of a user on the command line is one line that names the cure, no traceback."""
 
 import socket
 import subprocess
@@ -56,7 +56,7 @@ def register_rewards(register):
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command runs: good files, and every kind of bad one."""
+    """The directory in which the command runs: good files, and every kind of bad one."""
     files = {
         "agent.py": AGENT,
         "judge.py": REWARD,
@@ -86,7 +86,8 @@ HARMLESS = ("Usage:", "Try ", "starting:")
 
 
 def only_line(told: str) -> str:
-    """What stderr says, without click's words on how a command is used, and what was begun."""
+    """The one line on stderr, without click's words on how a command is used, and without what was
+    begun."""
     assert "Traceback" not in told
     lines = [line for line in told.splitlines() if not line.startswith(HARMLESS)]
     (line,) = filter(None, lines)
@@ -154,7 +155,7 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ((*TRAIN, "--plugin", "nowhere.py"), "no such file"),
         (
             ("train", "a.py", "--resume", "runs/one", "--seed", "3", "--dry-run"),
-            "leave out AGENT, --seed, --dry-run; beside it may be only --steps, --set, --json",
+            "leave out AGENT, --seed; beside it may be only --steps, --set, --json, --dry-run",
         ),
         (("sft", "a.jsonl", "--resume", "runs/one", "--dry-run"), "leave out DATA, --dry-run; "),
         (("serve", "--resume", "runs/one", "--config", "a.toml"), "leave out --config, use --set"),
@@ -224,7 +225,7 @@ def test_a_setting_that_changes_nothing_is_said_and_the_run_goes_on() -> None:
 
 @pytest.mark.usefixtures("directory")
 def test_an_endpoint_that_is_not_there_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("calls.py").write_text(CALLS)
+    Path("calls.py").write_text(CALLS, encoding="utf-8")
     with socket.socket() as unheard:  # bound, and nobody listens
         unheard.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"

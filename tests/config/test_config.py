@@ -30,7 +30,7 @@ def test_a_resumed_run_never_takes_the_placeholder_of_its_admin_key_for_the_key(
     tmp_path: Path,
 ) -> None:
     path = stored(tmp_path, parse_config({"gateway": {"admin_key": "sk-mine"}}))
-    assert "sk-mine" not in path.read_text()
+    assert "sk-mine" not in path.read_text(encoding="utf-8")
     assert load_config(file=path).gateway.admin_key is None
 
 
@@ -118,7 +118,7 @@ def test_what_a_run_stores_is_found_from_any_directory(
         "sft.jsonl",
         "users.toml",
     ):
-        Path(name).write_text("")
+        Path(name).write_text("", encoding="utf-8")
     for name in ("model", "earlier", "tiny", "environment", "calculator"):
         Path(name).mkdir()
     settings: dict[str, Any] = {
@@ -190,6 +190,17 @@ def test_an_adapter_s_table_is_the_trainer_s_and_other_tables_are_of_plugins(
     assert config.options == {"trainer.mine": {"a": 1}}
     again = load_config(file=stored(tmp_path, config))
     assert again.trainer == config.trainer
+
+
+def test_a_value_that_is_none_of_two_forms_names_both() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(settings=["trainer.learning_rate=fast"])
+    assert str(caught.value) == (
+        "trainer.learning_rate = 'fast': input should be a valid number, unable to parse string as a "
+        "number, or 'auto'"
+    )
+    with pytest.raises(ConfigError, match="'auto'"):
+        load_config(settings=["trainer.learning_rate=-1"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ COPIED = 3
 """A class with so many fields named as the settings of one section holds a copy of the section."""
 
 ARITHMETIC = "rollout/staleness.py:StalenessGate"
-"""It is tested with numbers, and computes with nothing but its numbers."""
+"""A class that is tested with numbers, and computes with nothing but its numbers."""
 
 
 def sections() -> list[type[Section]]:
@@ -42,7 +42,7 @@ def declarations() -> Iterator[tuple[str, object, str]]:
     """Name, default and class of each field of the package that has the name of a setting."""
     names = settings()
     for path in sorted(PACKAGE.rglob("*.py")):
-        nodes = ast.walk(ast.parse(path.read_text()))
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for cls in [node for node in nodes if isinstance(node, ast.ClassDef)]:
             for field in cls.body:
                 if (
@@ -72,7 +72,7 @@ def test_no_default_of_a_setting_is_written_twice() -> None:
 def fields_of_classes() -> Iterator[tuple[set[str], str]]:
     """The annotated fields of each class of the package that is no section, and where it is."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for cls in ast.walk(ast.parse(path.read_text())):
+        for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(cls, ast.ClassDef) and not cls.name.endswith("Section"):
                 fields = {
                     field.target.id
@@ -109,7 +109,7 @@ def test_the_options_of_algorithms_have_their_numbers_in_the_presets_alone() -> 
     assert numbers
     for path in (PACKAGE / "algorithms").glob("*.py"):
         if path.name != "presets.py":
-            tree = ast.parse(path.read_text())
+            tree = ast.parse(path.read_text(encoding="utf-8"))
             fields = [n.value for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)]
             values = {f.value for f in fields if isinstance(f, ast.Constant)}
             assert not values & numbers, path.name

@@ -1,4 +1,4 @@
-"""What was set and can change nothing is said; what was not set never is."""
+"""A setting that was given and can change nothing is named; a setting that was not given never is."""
 
 import pytest
 
@@ -33,6 +33,7 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
         ),
         ({"algorithm": {"running_baseline": {"max_surprise": 9}}}, "the algorithm is 'grpo'"),
         ({"trainer": {"lora": {"alpha": 8}}}, "no adapter without trainer.lora.rank"),
+        ({"trainer": {"trust_region": 0.1}, "finetune": {"objective": "sft"}}, "from episodes"),
         ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
         ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
         ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),
@@ -60,9 +61,16 @@ def test_a_rate_that_was_meant_for_all_weights_is_remarked_on() -> None:
     assert "try 0.0002" in line
 
 
+def test_a_rate_that_should_follow_and_has_nothing_to_follow_is_remarked_on() -> None:
+    (line,) = idle(parse_config({"trainer": {"trust_region": 0.0}}))
+    assert 'trainer.learning_rate = "auto" follows nothing where trainer.trust_region = 0' in line
+    assert "stays 2e-05" in line
+
+
 @pytest.mark.parametrize(
     "values",
     [
+        {"trainer": {"trust_region": 0.0, "learning_rate": 1e-5}},
         {"cluster": {"listen_port": 5000, "launcher": "torchrun"}},
         {"algorithm": {"grpo": {"clip_low": 0.1}}, "trainer": {"num_minibatches": 2}},
         {"algorithm": {"name": "dapo", "dapo": {"overlong_limit": 90, "overlong_margin": 9}}},

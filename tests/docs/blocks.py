@@ -35,7 +35,7 @@ class Block:
 
 
 def blocks(page: Path, language: str) -> Iterator[Block]:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for match in _BLOCK.finditer(text):
         if match["language"] == language:
             line = text.count("\n", 0, match.start()) + 2

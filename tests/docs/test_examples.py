@@ -12,7 +12,7 @@ ROOT = Path(areal_sdk.__file__).parent
 
 
 def _modules_with_examples() -> list[str]:
-    files = [path for path in ROOT.rglob("*.py") if ">>> " in path.read_text()]
+    files = [path for path in ROOT.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
     return sorted(
         ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in files

@@ -1,4 +1,4 @@
-"""What our pages say is true: code runs, commands parse, settings load, links lead somewhere."""
+"""Pages say what is true: code runs, commands parse, settings load, links lead somewhere."""
 
 import inspect
 import re
@@ -29,7 +29,8 @@ def page_name(page: Path) -> str:
 async def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order, in one namespace; a reward must be findable in a file, so each page becomes one."""
+    """Blocks run in order, in one namespace. A reward must be findable in a file, so each page
+    becomes one."""
     monkeypatch.chdir(tmp_path)
     name = f"page_{page.stem.lower()}"
     module = type(sys)(name)
@@ -58,12 +59,12 @@ def test_settings_load(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in _LINK.findall(page.read_text()):
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page_name(page)}: {target} does not exist"
 
 
 def test_the_hooks_page_lists_every_hook_as_it_is() -> None:
-    page = (ROOT / "docs" / "hooks.md").read_text()
+    page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
     listed = re.findall(r"^### `(\w+)\((.*?)\)`$", page, re.MULTILINE)
     specs = [(name, inspect.signature(getattr(hookspecs, name))) for name in HOOKS]
     assert listed == [(name, ", ".join(signature.parameters)) for name, signature in specs]
@@ -76,17 +77,17 @@ def test_generated_pages_are_up_to_date() -> None:
     finally:
         sys.path.remove(str(ROOT / "scripts"))
     for name, text in pages().items():
-        current = (ROOT / "docs" / name).read_text()
+        current = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert current == text.rstrip() + "\n", f"docs/{name} is out of date: make docs"
 
 
 def test_every_command_is_documented_in_the_changelog() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert not [name for name in COMMANDS if f"`{name}`" not in changelog]
 
 
 def test_contributing_stays_short() -> None:
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 150
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) < 150
 
 
 async def test_a_block_that_fails_names_its_page_and_line() -> None:

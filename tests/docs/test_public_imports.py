@@ -20,6 +20,9 @@ PAGES = [
 def test_what_plugin_authors_read_imports_public_names_only() -> None:
     assert TEMPLATES
     assert PLUGINS
-    inside = {file.name: INSIDE.findall(file.read_text()) for file in (*TEMPLATES, *PLUGINS)}
+    inside = {
+        file.name: INSIDE.findall(file.read_text(encoding="utf-8"))
+        for file in (*TEMPLATES, *PLUGINS)
+    }
     inside |= {b.where: INSIDE.findall(b.code) for page in PAGES for b in blocks(page, "python")}
     assert {where: found for where, found in inside.items() if found} == {}

@@ -10,7 +10,7 @@ MAX_PUBLIC_NAMES = 25
 
 
 def pages_text() -> str:
-    return "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    return "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
 
 
 def test_the_public_surface_stays_small() -> None:
@@ -32,7 +32,7 @@ def test_every_name_for_tests_is_on_a_page() -> None:
 
 
 def test_every_name_for_algorithms_is_on_the_page_of_public_names() -> None:
-    text = (ROOT / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     for name in algorithms.__all__:
         assert getattr(algorithms, name) is not None
         assert re.search(rf"\b{name}\b", text), f"areal_sdk.algorithms.{name} is not in docs/api.md"

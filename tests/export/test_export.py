@@ -1,11 +1,12 @@
 """`areal-sdk export`: a directory for others, with the figures of its run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from areal_sdk.cli.main import cli
@@ -15,7 +16,7 @@ from areal_sdk.loop.export import Choice, choose, write_export
 from areal_sdk.loop.export.card import Exported, model_card
 from areal_sdk.models import make_tiny_model
 from areal_sdk.models.checkpoint import copy_all_but_weights
-from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.types import Tool
 from tests.gateway.model_dirs import CHATML
 
@@ -130,6 +131,30 @@ def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
     assert str(run.path.parent) not in card
 
 
+def test_the_card_of_a_run_without_a_gradient_sells_no_trained_model(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "idle")
+    trainer = {"learning_rate": "auto"}
+    run.write_config({"model": "tiny", "trainer": trainer, "algorithm": {"name": "grpo"}})
+    run.model.mkdir()
+    (run.model / "config.json").write_text("{}")
+    log = MetricsLog(run.metrics)
+    for step in (1, 2):
+        log.log("step", {"step": step, "ledger": {"trained": 16 * step}})
+    final = run.checkpoints / "final"
+    card = model_card(Choice(run, final, 2), Exported("float32"), title="idle")
+    assert "unchanged by training with areal-sdk, since none of its 2 steps had a gradient" in card
+    assert "| steps | 2, none with a gradient |" in card
+    assert "episodes trained" not in card
+    assert "learning rate" not in card, "none was used"
+    updated = {"train/num_updates": 1.0, "train/learning_rate": 4.2e-5}
+    log.log("step", {"step": 3, "ledger": {"trained": 48}, **updated})
+    log.close()
+    card = model_card(Choice(run, final, 3), Exported("float32"), title="busy")
+    assert "tiny, trained with areal-sdk." in card
+    assert "| episodes trained | 48 |" in card
+    assert "| learning rate | auto, 4.2e-05 at first and 4.2e-05 at last |" in card
+
+
 def test_the_card_of_weights_before_training_says_so(run: RunDir) -> None:
     weights = run.checkpoints / "best"
     card = model_card(Choice(run, weights, 0), Exported("float32"), title="first")
@@ -173,6 +198,32 @@ def test_another_dtype_is_what_torch_makes_of_the_weights(
     for name, tensor in weights_in(tmp_path / "model").items():
         assert torch.equal(tensor, kept[name].to(getattr(torch, dtype))), name
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").dtype is getattr(torch, dtype)
+
+
+def test_what_float16_cannot_hold_is_an_error_or_told(small_steps: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(small_steps.path, tmp_path / "run")
+    kept = choose(RunDir(tmp_path / "run"), "last")
+    path, name = kept.weights / "model.safetensors", "model.norm.weight"
+    weights = load_file(path)
+    weights[name][:2] = torch.tensor([1e-9, 1.0])
+    save_file(weights, path, metadata={"format": "pt"})
+    exported = write_export(kept, tmp_path / "small", dtype="float16")
+    assert weights_in(tmp_path / "small")[name][0] == 0.0
+    assert exported.num_vanished >= 1
+    card = (tmp_path / "small" / "README.md").read_text()
+    assert f"| too small for the dtype | {exported.num_vanished:,}" in card
+    weights[name][1] = 1e5
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"model.norm.weight has a weight of 100000.*bfloat16"):
+        write_export(kept, tmp_path / "large", dtype="float16")
+    assert not (tmp_path / "large").exists()
+
+
+def test_weights_kept_in_bfloat16_are_not_said_to_be_rounded_by_another_dtype_alone(
+    run: RunDir, tmp_path: Path
+) -> None:
+    exported = write_export(choose(run), tmp_path / "model", dtype="float16")
+    assert str(exported.rounding).startswith("in bfloat16, as the run kept them, and then float16 ")
 
 
 def test_weights_that_the_run_does_not_have_are_named_with_the_cure(

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal_sdk.cli.main import cli
 from areal_sdk.config import Config, parse_config
@@ -40,7 +41,7 @@ def rows(path: Path) -> str:
         {"messages": [asked(letter), {"role": "assistant", "content": 2 * letter}]}
         for letter in "abcdefgh"
     ]
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     return str(path)
 
 
@@ -48,7 +49,7 @@ def pairs(path: Path, letters: str = "abcdefgh") -> str:
     lines = [
         {"messages": [asked(letter)], "chosen": 2 * letter, "rejected": "no"} for letter in letters
     ]
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     return str(path)
 
 
@@ -96,7 +97,7 @@ def test_sft_lowers_the_held_out_loss_and_goes_on(tmp_path: Path) -> None:
     assert resume_finetuning(run_dir.path, quiet=True).had_ended
     with pytest.raises(ConfigError, match="a run keeps the data and the objective it began with"):
         resume_finetuning(run_dir.path, overrides={"finetune.batch": 2}, quiet=True)
-    with pytest.raises(ConfigError, match="use areal-sdk sft"):
+    with pytest.raises(ConfigError, match="learns from data: go on with areal-sdk sft --resume"):
         resume_training(run_dir.path, overrides={"run.steps": 20}, quiet=True)
     shown = CliRunner().invoke(cli, ["inspect", str(run_dir.path)])
     assert "12 steps" in shown.output
@@ -132,16 +133,16 @@ def test_an_adapter_learns_from_data_and_goes_on_bit_by_bit(tmp_path: Path, obje
 
 @pytest.mark.slow
 def test_an_interrupted_run_takes_the_steps_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    """Also where its file was turned round meanwhile, and a row came before the others."""
+    """The file was turned round meanwhile, and a row came before the others."""
     data = pairs(tmp_path / "pairs.jsonl")
     whole = settings(tmp_path, "dpo", data, run={"name": "whole", "steps": 4})
     finetune(whole, quiet=True)
     cut = settings(tmp_path, "dpo", data, run={"name": "cut", "steps": 2})
     finetune(cut, quiet=True)
     record = (tmp_path / "cut" / DATA_FILE).read_bytes()
-    lines = Path(data).read_text().splitlines()
+    lines = Path(data).read_text(encoding="utf-8").splitlines()
     added = lines[0].replace("aa", "new")
-    Path(data).write_text("\n".join([added, *reversed(lines)]))
+    Path(data).write_text("\n".join([added, *reversed(lines)]), encoding="utf-8")
     resume_finetuning(tmp_path / "cut", overrides={"run.steps": 4}, quiet=True)
     assert (tmp_path / "cut" / DATA_FILE).read_bytes() == record
     losses = [
@@ -186,6 +187,29 @@ def test_what_cannot_be_learnt_from_is_refused_before_a_run(
     with pytest.raises(ConfigError, match=problem):
         check(config)
     assert not (tmp_path / "run").exists()
+
+
+def without_local_engine(directory: Path) -> str:
+    """A model of a family that the trainer knows and the local engine does not."""
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 2000}
+    config = AutoConfig.for_model("gemma2", **size, **heads)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    for path in resolve_model("tiny").iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            shutil.copyfile(path, directory / path.name)
+    return str(directory)
+
+
+@pytest.mark.parametrize("objective", ["sft", "dpo", "reward_model"])
+def test_learning_from_files_needs_no_engine_for_the_model(tmp_path: Path, objective: str) -> None:
+    data = (rows if objective == "sft" else pairs)(tmp_path / "data.jsonl")
+    config = settings(tmp_path, objective, data)
+    config = config.model_copy(update={"model": without_local_engine(tmp_path / "model")})
+    check(config)
+    if objective != "reward_model":
+        with pytest.raises(ConfigError, match="the local engine runs llama"):
+            check(config.model_copy(update={"agent": str(AGENT)}))
 
 
 def test_a_reward_model_plays_no_tasks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import Episode, Exclusion, FinishReason, Outcome
+from areal_sdk.types import Episode, ErrorKind, Exclusion, FinishReason, Outcome
 from tests.gateway.model_dirs import make_model_dir
 
 from .recorded_runs import ASKED, run_with, said, sampled, told
@@ -26,7 +26,7 @@ def sources(model_dir: Path, **settings: object) -> Sources:
 
 
 def written(path: Path, *rows: object) -> str:
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return str(path)
 
 
@@ -55,6 +55,16 @@ def test_what_was_measured_is_never_learnt_from(tmp_path: Path) -> None:
             r"none of its 1 episodes succeeded; the best reward is 0.5: set --min",
         ),
         ([sampled("3", None)], "none of its 1 episodes has a reward"),
+        (
+            [
+                sampled("2", None),
+                replace(
+                    sampled("3", None),
+                    outcome=Outcome.failed(ErrorKind.INFRASTRUCTURE, "its end is not in the trace"),
+                ),
+            ],
+            "none of its 2 episodes has a reward, 1 ended with a fault",
+        ),
     ],
 )
 def test_a_run_without_good_episodes_is_refused(
@@ -113,7 +123,7 @@ def cut_off(episode: Episode, reason: FinishReason) -> Episode:
 def test_a_written_answer_that_was_cut_off_is_not_imitated(
     reason: FinishReason, model_dir: Path, tmp_path: Path
 ) -> None:
-    """Its text has no end, and rendering writes one: the student would learn to stop there."""
+    """The text has no end, and rendering writes one: the student would learn to stop there."""
     run = run_with(tmp_path / "run", [cut_off(told("It is", 1.0), reason)])
     found = sources(model_dir).demonstrations([str(run.path)])
     [row] = found.rows
@@ -124,6 +134,35 @@ def test_a_written_answer_that_was_cut_off_is_not_imitated(
     assert found.notes() == [
         f"1 row left out, a written answer that was cut off; first: {run.path}, episode t-It is"
     ]
+
+
+def with_image(episode: Episode) -> Episode:
+    """The episode, an image in what its first turn was asked."""
+    first, *rest = episode.turns
+    *before, asked = first.new_messages
+    parts = [{"type": "text", "text": asked["content"]}, {"type": "image_url", "image_url": {}}]
+    asked = {**asked, "content": parts}
+    return replace(episode, turns=(replace(first, new_messages=(*before, asked)), *rest))
+
+
+def test_an_episode_of_another_provider_with_an_image_is_not_learnt_without_it(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    plain, shown = told("It is 2.", 1.0), with_image(told("It is 4.", 1.0))
+    run = run_with(tmp_path / "run", [plain, shown])
+    found = sources(model_dir).demonstrations([str(run.path)])
+    assert len(found.rows) == 1
+    assert found.notes() == [
+        "1 row left out, with content that is no text, such as an image; first: episode t-It is 4."
+    ]
+    pairs = [
+        with_image(told("It is 5.", 0.0, task="u")),
+        with_image(told("It is 6.", 1.0, task="u")),
+    ]
+    compared = sources(model_dir).pairs(
+        [str(run_with(tmp_path / "more", [plain, told("It is 3.", 0.0), *pairs]).path)]
+    )
+    assert (len(compared.rows), len(compared.left_out)) == (1, 1)
 
 
 def test_sampled_tokens_that_were_cut_off_are_imitated_without_an_end(

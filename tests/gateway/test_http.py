@@ -151,7 +151,7 @@ BAD_REQUESTS: dict[str, tuple[Any, str | None]] = {
     "unknown role": ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "messages",
+        "messages[0].content[0]",
     ),
     "temperature as text": ({"messages": HI, "temperature": "hot"}, "temperature"),
     "temperature too high": ({"messages": HI, "temperature": 9}, "temperature"),
@@ -224,9 +224,26 @@ async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> Non
     assert answer["choices"][0]["message"]["function_call"]["name"] == "calculator"
 
 
-async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGateway) -> None:
+async def test_functions_beside_tools_are_tools_too(start_gateway: StartGateway) -> None:
+    from tests.gateway.wire.test_openai_client import CALL, TOOLS
+
+    gateway, _ = await start_gateway([CALL, CALL.replace("calculator", "clock")])
+    session = gateway.sessions.open("e")
+    functions = [{"name": "calculator"}, {"name": "clock"}]
+    called = []
+    for _ in range(2):
+        body = {"messages": HI, "tools": TOOLS, "functions": functions}
+        _, answer = await post(session, gateway, body)
+        called += answer["choices"][0]["message"]["tool_calls"]
+    assert [call["function"]["name"] for call in called] == ["calculator", "clock"]
+
+
+@pytest.mark.parametrize("path", ["nothing", "responses/compact"])
+async def test_an_unknown_url_is_a_404_in_the_same_shape(
+    start_gateway: StartGateway, path: str
+) -> None:
     gateway, _ = await start_gateway()
-    status, body = await post(gateway.sessions.open("e"), gateway, {}, path="nothing")
+    status, body = await post(gateway.sessions.open("e"), gateway, {}, path=path)
     assert (status, body["error"]["code"]) == (404, "unknown_url")
 
 

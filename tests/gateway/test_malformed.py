@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import logging
 
 import aiohttp
@@ -72,7 +73,7 @@ async def test_an_encoded_body_is_refused_before_it_is_decoded(
 async def test_a_fault_is_logged_without_the_address_of_its_session(
     start_gateway: StartGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever knows a session's address can use the session, so the address is a key."""
+    """The address of a session is a key: anybody who knows it can use the session."""
     gateway, _ = await start_gateway([Reply("some text", fault=Fault.RAISE, after=2)] * 2)
     session = gateway.sessions.open("e")
     url = f"{session.base_url(gateway.base_url)}/chat/completions"
@@ -83,3 +84,18 @@ async def test_a_fault_is_logged_without_the_address_of_its_session(
     slug = url.partition("/s/")[2].partition("/")[0]
     assert caplog.text.count("/v1/chat/completions") == 2
     assert slug not in caplog.text
+
+
+async def test_a_body_that_begins_with_a_byte_order_mark_is_refused_by_its_name(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=[ALICE])
+    headers = {"Authorization": f"Bearer {ALICE.api_key}", "Content-Type": "application/json"}
+    body = b"\xef\xbb\xbf" + json.dumps(BODY).encode()
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.base_url}/chat/completions", data=body) as reply,
+    ):
+        assert reply.status == 400
+        said = (await reply.json())["error"]["message"]
+    assert "begins with a byte order mark (BOM, EF BB BF): send the JSON without it" in said

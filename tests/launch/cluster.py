@@ -92,7 +92,7 @@ def commands() -> Iterator[tuple[int, list[str]]]:
 def raylet_of(pid: int) -> int:
     """The raylet above a process; 0 if there is none."""
     while pid > 1:
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
+        if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == "raylet":
             return pid
         pid = parent_of(pid)
     return 0
@@ -121,7 +121,9 @@ def lose_node(raylet: int) -> None:
 def parent_of(pid: int) -> int:
     """0 where the process has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        )
     except OSError:
         return 0
 

@@ -24,7 +24,7 @@ class Cluster:
     main: Machine
     others: list[Machine]
     directory: Path
-    """What the nodes of Ray print."""
+    """Directory for what the nodes of Ray print."""
     _nodes: "dict[str, subprocess.Popen[str]]" = field(default_factory=dict)
     """`ray start` of each machine, by the machine's name."""
 
@@ -62,7 +62,7 @@ class Cluster:
         self.wait_for(1 + len(self.others))
 
     def wait_for_head(self) -> None:
-        """Until something listens where the head will."""
+        """Wait until something listens where the head will."""
         check = (
             f"import socket; socket.create_connection(({self.main.address!r}, {PORT}), timeout=1)"
         )
@@ -72,7 +72,7 @@ class Cluster:
             time.sleep(0.2)
 
     def wait_for(self, count: int) -> None:
-        """Until `count` nodes are up. A node that did not start is started again.
+        """Wait until `count` nodes are up. A node that did not start is started again.
 
         Ray gives a raylet 30 s to start, which is little on a busy machine.
         """
@@ -122,7 +122,7 @@ class Cluster:
 
 def _joins(pid: int, name: str) -> bool:
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
     except OSError:
         return False  # it ended meanwhile
     return "areal_sdk.launch.ray.join" in arguments and arguments[-2].startswith(name)

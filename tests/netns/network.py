@@ -40,7 +40,8 @@ class Machine:
         self._started: list[subprocess.Popen[str]] = []
         self._port = f"port{number}"
         self.was_cut = False
-        """Until its owner says otherwise: what ran on it may have been given up."""
+        """Whether the machine was cut off, until its owner says otherwise: what ran on it may have
+        been given up."""
         _ip("netns", "add", self.name)
         inside = ("-n", self.name)
         _ip(*inside, "link", "set", "lo", "up")
@@ -139,7 +140,7 @@ def machines(count: int, *, own: Sequence[Path] = ()) -> Iterator[list[Machine]]
 
 
 def why_not() -> str:
-    """Why this computer cannot make machines; empty if it can."""
+    """The reason why this computer cannot make machines; empty if it can."""
     try:
         with machines(2) as (one, other):
             probe = one.start("true")
@@ -160,7 +161,10 @@ def _namespaces(network: str) -> Sequence[str]:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            == "Z"
+        )
     except OSError:
         return True
 

@@ -125,6 +125,6 @@ def check_ends(pids: list[int]) -> None:
 def words_of(pid: int) -> list[str]:
     """The command line of a process; empty where it has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
     except OSError:
         return []

@@ -71,6 +71,8 @@ def test_the_same_question_has_the_same_answer_and_more_gpus_give_more() -> None
         (("--model", "7B", "--engines", "9", "--gpus", "8"), "8 GPUs have no such split"),
         (("--model", "7B", "--sync", "--ranks", "4"), "leave out --engines and --ranks"),
         (("--model", "7B", "--measured", "fast"), "is not TOKENS@GPUS"),
+        (("--model", "7B", "--measured", "nan@8"), "'nan@8' is not TOKENS@GPUS"),
+        (("--model", "7B", "--measured", "1e300@8"), "'1e300@8' is not TOKENS@GPUS"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_cure(
@@ -78,6 +80,40 @@ def test_what_cannot_be_planned_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(cli, ["plan", *arguments], catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.parametrize("option", ["--price", "--tool"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_number_that_is_not_finite_is_refused_by_name(option: str, value: str) -> None:
+    done = CliRunner().invoke(cli, ["plan", *SMALL, option, value])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}': '{value}' is no finite number." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--turns", "100000"), "cuts episodes: of --turns 100,000 and --output 200 they play"),
+        (("--output", "100000000"), "cuts episodes: of --turns 1 and --output 100,000,000 they"),
+        ((), None),
+    ],
+)
+def test_a_plan_says_that_the_context_cuts_what_was_asked(
+    asked: tuple[str, ...], told: str | None
+) -> None:
+    output = plan(*SMALL, *asked, "--gpus", "4", "--eta", "1", "--engines", "1", "--ranks", "1")
+    assert ("cuts episodes" in output) == (told is not None)
+    assert (told or "") in output
+
+
+def test_progress_is_told_without_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["plan", *SMALL, "--gpus", "4", "--eta", "1"]
+    monkeypatch.setattr("areal_sdk.cli.plan._EVERY_S", 0.0)
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("1 simulated; ")
+    assert "\x1b" not in done.stderr
 
 
 def test_a_split_uses_no_more_than_it_is_given() -> None:

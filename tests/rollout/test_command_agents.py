@@ -172,7 +172,9 @@ async def test_nothing_that_a_command_starts_outlives_it(
 def is_alive(pid_file: Path) -> bool:
     """Whether the process still runs; one that nobody has reaped does not."""
     try:
-        stat = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text()
+        stat = Path(f"/proc/{int(pid_file.read_text(encoding='utf-8'))}/stat").read_text(
+            encoding="utf-8"
+        )
     except FileNotFoundError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -143,7 +143,7 @@ def test_the_books_balance_whenever_the_run_is_stopped(
 
 
 def test_the_gate_alone_lets_stragglers_through_and_the_check_at_the_cut_does_not() -> None:
-    """Why there are two mechanisms."""
+    """The test shows why there are two mechanisms."""
 
     class GateOnly(TrajectoryBuffer):
         def _shed_stale(self, version: int) -> None:
@@ -418,6 +418,25 @@ def test_the_run_hears_that_most_episodes_end_at_a_limit() -> None:
     (notice,) = recent.notices()
     assert notice.startswith("51% of the latest episodes ran into a limit")
     assert "rollout.max_turns" in notice
+
+
+def test_the_run_hears_that_episodes_grow_into_a_limit() -> None:
+    """The notice comes before half of the latest 512 episodes ran into the limit."""
+    recent = RecentEpisodes()
+    for _ in range(400):
+        recent.kept(1.0, truncated=False, num_sampled=20)
+    assert recent.notices() == ()
+    for number in range(64):
+        recent.kept(1.0, truncated=number % 3 == 0, num_sampled=100)
+    (notice,) = recent.notices()
+    assert notice.startswith(
+        "episodes grew from 20 to 100 sampled tokens, and 34% of them run into a limit (0% before): "
+        "lower trainer.trust_region"
+    )
+    assert "rollout.max_new_tokens" in notice
+    for _ in range(512):
+        recent.kept(1.0, truncated=True, num_sampled=200)
+    assert recent.notices() == ()
 
 
 def test_the_run_hears_that_tools_are_never_called() -> None:

@@ -49,7 +49,7 @@ class Kept:
     @property
     def notes(self) -> list[str]:
         path = Path(str(self._args["notes"]))
-        return path.read_text().splitlines() if path.exists() else []
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 @asynccontextmanager

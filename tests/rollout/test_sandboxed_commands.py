@@ -13,17 +13,20 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.agents.command import CommandAgent
+from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.sandbox.run import _find_bubblewrap
 from areal_sdk.types import Episode, ErrorKind
 from tests.rollout.playing import play
 from tests.rollout.test_command_agents import ASK, EXAMPLES
+from tests.rollout.test_reward_pool import spec
 from tests.sandbox.isolation import needs_bubblewrap
 
 
 async def played(script: str, model_dir: Path, *, said: str = "4", **options: Any) -> Episode:
+    rewards = options.pop("rewards", None)
     command = CommandAgent(f"sh -c {shlex.quote(script)}", sandbox=True, **options)
     command.keep_output(model_dir / "logs")
-    return await play(command, [said] * 3, model_dir, infra_retries=0)
+    return await play(command, [said] * 3, model_dir, infra_retries=0, rewards=rewards)
 
 
 @needs_bubblewrap
@@ -40,6 +43,32 @@ async def test_a_shell_script_with_curl_plays_and_posts_its_reward(model_dir: Pa
     agent = CommandAgent(f"sh {EXAMPLES / 'vowels.sh'}", sandbox=True)
     episode = await play(agent, "aeux", model_dir, infra_retries=0)
     assert episode.outcome.reward == 0.75, episode.outcome
+
+
+POSTS = f"""{sys.executable} -c '
+import json, os, urllib.error, urllib.request
+url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+headers = {{"Content-Type": "application/json", "Authorization": "Bearer " + key}}
+def post(path, **body):
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
+    return urllib.request.urlopen(request).read()
+post("/chat/completions", model="m", messages=[{{"role": "user", "content": "2+2?"}}])
+try: post("/reward", reward=1000)
+except urllib.error.HTTPError as error: print(error.code, error.read().decode())
+print(json.dumps({{"reward": 1000}}))
+'"""
+
+
+@needs_bubblewrap
+async def test_where_rewards_are_configured_a_program_cannot_write_its_own(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with RewardPool([spec("length", per_word=0.5)], log_dir=tmp_path) as rewards:
+        episode = await played(POSTS, model_dir, rewards=rewards)
+    assert (episode.reward, episode.outcome.error) == (0.5, None), episode.outcome
+    assert "409" in (said := (model_dir / "logs" / "agent.log").read_text())
+    assert "The configured rewards (length) alone judge this episode: post no reward" in said
+    assert "gives a verdict, which does not count" in caplog.text
 
 
 OPENAI_AGENT = """
@@ -87,7 +116,7 @@ async def test_the_clients_of_python_and_node_play(
 
 
 class Outside:
-    """What a command may not reach."""
+    """The things that a command may not reach."""
 
     def __init__(self, home: Path) -> None:
         self.secret = home / "secret"

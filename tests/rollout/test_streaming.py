@@ -149,5 +149,5 @@ async def test_two_thousand_episodes_leave_memory_flat(model_dir: Path) -> None:
 
 
 def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -7,6 +7,12 @@ and `{socket}` are things of the test: files, and servers that nobody may reach.
 from dataclasses import dataclass
 
 _FORK = "import os, time\n"
+_BUSY_CHILDREN = (
+    "for _ in range(8):\n  reader, writer = os.pipe()\n  if os.fork() == 0:\n"
+    "    while time.process_time() < 0.8: pass\n    os._exit(0)\n"
+    "  os.close(writer); os.read(reader, 1)\n"
+)
+"""Each ends before the next begins, which the parent sees by the end of a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,12 @@ HOSTILE = [
     ),
     Hostile(
         "shared_memory",
-        "import mmap, time\nm = mmap.mmap(-1, 300 << 20)\nfor i in range(0, len(m), 4096): m[i] = 1\ntime.sleep(60)",
-        "memory",
+        "import mmap\nmmap.mmap(-1, 1 << 20); print('ESCAPED')",
+    ),
+    Hostile(
+        "shared_memory_of_the_zeros",
+        "import mmap, os\nmmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20); print('ESCAPED')",
+        only_isolated=True,
     ),
     Hostile("memory_in_no_process", "import os\nos.memfd_create('x'); print('ESCAPED')"),
     Hostile(
@@ -64,6 +74,24 @@ HOSTILE = [
         "cpu wall",
     ),
     Hostile("busy_children", _FORK + "for _ in range(4): os.fork()\nwhile True: pass", "cpu wall"),
+    Hostile(
+        "busy_children_that_nobody_waits_for",
+        "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + _BUSY_CHILDREN,
+        "cpu",
+    ),
+    Hostile(
+        "busy_children_that_stay_zombies",
+        "import os, time\n" + _BUSY_CHILDREN + "time.sleep(60)",
+        "cpu",
+    ),
+    Hostile(
+        "memory_of_a_process_whose_main_thread_ended",
+        "import ctypes, platform, threading, time\n"
+        "def work(): x = bytearray(150 << 20); time.sleep(60)\n"
+        "threading.Thread(target=work).start()\n"
+        "ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)",
+        "memory",
+    ),
     Hostile("huge_stdout", "while True: print('x' * 10000)", "output"),
     Hostile("huge_stderr", "import os\nwhile True: os.write(2, b'x' * 65536)", "output"),
     Hostile(

@@ -1,5 +1,6 @@
 """Programs that mean harm: none gets out, none outlives its sandbox, and each limit is named."""
 
+import asyncio
 import os
 import secrets
 import socket
@@ -31,7 +32,7 @@ CASES = [
 
 
 class Outside:
-    """What programs may not reach."""
+    """The things that programs may not reach."""
 
     def __init__(self, directory: Path) -> None:
         self.secret = directory / "secret"
@@ -111,5 +112,17 @@ for number in range(1000): open(f"/tmp/{number}", "w").close()
 async def main(): await asyncio.create_subprocess_exec("true")
 asyncio.run(main())
 """
-    end = await Sandbox(Limits(memory_mb=30), isolation="bubblewrap").run(["python3", "-c", code])
-    assert end.ok, end.stderr
+    end = await Sandbox(Limits(wall_s=120.0, memory_mb=30), isolation="bubblewrap").run(
+        ["python3", "-c", code]
+    )
+    assert end.ok, end
+
+
+async def test_no_daemon_outlives_one_of_many_runs_beside_each_other(outside: Outside) -> None:
+    """A list of processes may miss one whose parent ends while the list is made."""
+    (daemon,) = (one for one in HOSTILE if one.name == "leaves_a_daemon")
+    command = ["python3", "-I", "-c", outside.code(daemon)]
+    sandbox = Sandbox(LIMITS, isolation="rlimits")
+    for _ in range(6):
+        await asyncio.gather(*(sandbox.run(command) for _ in range(8)))
+    assert outside.survivors() == []

@@ -1,4 +1,5 @@
-"""What a program gets in its sandbox, how its end is told, and whose fault a failure is."""
+"""A program has its resources in a sandbox; its end is told, and a failure is blamed on the right
+part."""
 
 import asyncio
 import os
@@ -15,6 +16,8 @@ from tests.sandbox.isolation import needs_bubblewrap
 
 BOTH: list[object] = ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 both = pytest.mark.parametrize("isolation", BOTH)
+ROOMY = Limits(wall_s=120.0)
+"""The limits of a program that shall end by itself, however busy the machine is."""
 SLEEP = ["python3", "-I", "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
@@ -23,7 +26,7 @@ async def test_a_program_gets_its_input_its_files_and_the_variables_given(
     isolation: Isolation,
 ) -> None:
     code = "import os, sys; print(sys.stdin.read(), open('a.txt').read(), os.environ['WORD'])"
-    end = await Sandbox(isolation=isolation).run(
+    end = await Sandbox(ROOMY, isolation=isolation).run(
         ["python3", "-I", "-c", code], stdin=b"in", files={"a.txt": b"file"}, env={"WORD": "word"}
     )
     assert (end.code, end.limit, end.stdout) == (0, None, b"in file word\n")
@@ -33,7 +36,7 @@ async def test_a_program_gets_its_input_its_files_and_the_variables_given(
 async def test_what_the_programs_own_code_does_is_told_and_raises_nothing(
     isolation: Isolation,
 ) -> None:
-    end = await Sandbox(isolation=isolation).run(
+    end = await Sandbox(ROOMY, isolation=isolation).run(
         ["python3", "-I", "-c", "import sys; sys.exit('no')"]
     )
     assert (end.code, end.stderr) == (1, b"no\n")
@@ -53,7 +56,7 @@ async def test_the_limit_is_named_also_when_nobody_looked_in_time(
     isolation: Isolation, megabytes: int, limit: str | None
 ) -> None:
     code = f"x = b'x' * ({megabytes} << 20); raise MemoryError"
-    end = await Sandbox(Limits(memory_mb=100), isolation=isolation).run(
+    end = await Sandbox(Limits(wall_s=120.0, memory_mb=100), isolation=isolation).run(
         ["python3", "-I", "-c", code]
     )
     assert end.limit == limit, end
@@ -62,12 +65,12 @@ async def test_the_limit_is_named_also_when_nobody_looked_in_time(
 @both
 async def test_a_program_that_is_not_there_is_a_fault_of_the_sandbox(isolation: Isolation) -> None:
     with pytest.raises(SandboxError, match=r"did not start.*no-such-program"):
-        await Sandbox(isolation=isolation).run(["no-such-program"])
+        await Sandbox(ROOMY, isolation=isolation).run(["no-such-program"])
 
 
 @both
 async def test_sandboxes_run_side_by_side(isolation: Isolation) -> None:
-    sandbox = Sandbox(Limits(processes=4), isolation=isolation)
+    sandbox = Sandbox(Limits(wall_s=120.0, processes=4), isolation=isolation)
     words = [
         ["python3", "-I", "-c", f"open('own', 'w').write('{n}'); print({n})"] for n in range(4)
     ]
@@ -79,7 +82,7 @@ async def test_sandboxes_run_side_by_side(isolation: Isolation) -> None:
 async def test_a_cancelled_run_leaves_no_process(isolation: Isolation) -> None:
     reader, writer = os.pipe()
     code = f"import os, time; os.write({writer}, b'up'); time.sleep(600)"
-    run = Sandbox(isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
+    run = Sandbox(ROOMY, isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
     task = asyncio.create_task(run)
     assert await asyncio.to_thread(os.read, reader, 2) == b"up"
     task.cancel()
@@ -94,7 +97,7 @@ async def test_a_cancelled_run_leaves_no_process(isolation: Isolation) -> None:
 async def test_a_supervisor_that_dies_is_a_fault_of_the_machine(isolation: Isolation) -> None:
     reader, writer = os.pipe()
     code = f"import os, time; os.write({writer}, b'up'); time.sleep(600)"
-    run = Sandbox(isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
+    run = Sandbox(ROOMY, isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
     task = asyncio.create_task(run)
     assert await asyncio.to_thread(os.read, reader, 2) == b"up"
     os.close(writer)
@@ -113,7 +116,7 @@ async def test_a_supervisor_that_dies_is_a_fault_of_the_machine(isolation: Isola
 
 
 def _command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
 
 
 async def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_its_cure(
@@ -149,9 +152,9 @@ async def test_one_address_outside_is_reached_and_no_other() -> None:
     )
     words = ["python3", "-I", "-c", code, INNER_ADDRESS, f"127.0.0.1:{port}"]
     async with server:
-        end = await Sandbox().run(words, reaches=("127.0.0.1", port))
+        end = await Sandbox(ROOMY).run(words, reaches=("127.0.0.1", port))
         assert end.stdout.decode().split("\n")[:2] == ["200000 {88}", "ConnectionRefusedError"]
-        alone = await Sandbox().run(words[:-1])
+        alone = await Sandbox(ROOMY).run(words[:-1])
         assert alone.stdout == b"ConnectionRefusedError\n"
 
 
@@ -164,7 +167,22 @@ async def test_without_bubblewrap_no_address_is_reached() -> None:
 @pytest.mark.skipif(shutil.which("awk") is None, reason="needs awk")
 async def test_programs_that_are_links_in_etc_run() -> None:
     """`awk` is /etc/alternatives/awk on Debian; root's directories were closed to the program's user."""
-    assert (await Sandbox().run(["awk", "BEGIN { print 7 }"])).stdout == b"7\n"
+    assert (await Sandbox(ROOMY).run(["awk", "BEGIN { print 7 }"])).stdout == b"7\n"
+
+
+@both
+async def test_processes_share_memory_in_a_file(isolation: Isolation) -> None:
+    """Mappings without a file are refused: pages that they drop stay in memory, where nobody counts them."""
+    code = (
+        "import mmap, os\n"
+        "with open('shared', 'w+b') as file:\n"
+        "    file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)\n"
+        "own = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE); own[0] = 1\n"
+        "if os.fork() == 0: shared[0] = 7; os._exit(0)\n"
+        "os.wait(); print(shared[0], open('/dev/zero', 'rb').read(9))\n"
+    )
+    end = await Sandbox(ROOMY, isolation=isolation).run(["python3", "-I", "-c", code])
+    assert end.stdout == b"7 " + repr(bytes(9)).encode() + b"\n", end
 
 
 async def test_files_stay_inside_the_working_directory() -> None:

@@ -54,7 +54,7 @@ def test_a_blocking_call_is_named_with_its_line_and_task(
     assert blockage.coroutine == "Agent.blocks"
     assert blockage.place == f"{__file__}:{line}"
     assert blockage.task == "episode-7"
-    assert 0.1 <= blockage.blocked_s < 0.5
+    assert blockage.blocked_s >= 0.1
     assert "asyncio.to_thread" in str(blockage)
 
 
@@ -125,7 +125,7 @@ def test_a_loop_that_gets_no_time_is_not_blamed(
 
 
 async def test_a_short_wait_blames_nobody() -> None:
-    """On a busy machine half a second passes over code that does nothing wrong."""
+    """Half a second passes over code that does nothing wrong, on a busy machine."""
     found: list[Blockage] = []
     async with Watchdog(threshold_s=0.1, waiting_s=60.0, report=found.append):
         await asyncio.create_task(Agent().blocks())

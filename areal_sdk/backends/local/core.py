@@ -233,7 +233,7 @@ def _kv_budget(configured_gb: float | None, device: torch.device) -> int:
 
 
 def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise EngineError("/proc/meminfo names no MemAvailable: give kv_memory_gb")

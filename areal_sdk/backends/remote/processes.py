@@ -23,7 +23,7 @@ from areal_sdk.process.network.ports import KeptPort
 
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
-"""Some servers write all of their settings into one line."""
+"""Characters of a line that are shown: some servers write all of their settings into one line."""
 _GUARD = Path(__file__).with_name("_server_guard.py")
 
 
@@ -43,7 +43,7 @@ class RunningServer(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the process to signal."""
+        """Id of the process to signal."""
 
     @property
     def log_path(self) -> Path: ...
@@ -78,7 +78,8 @@ class ServerProcess:
         return tail(self.log_path)
 
     def signal(self, number: int) -> None:
-        """To every process of the server. Not after `stop`: the id may be another's by then."""
+        """Signal every process of the server. Nothing is signalled after `stop`: the id may be
+        another's by then."""
         if self._is_stopped:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -163,7 +164,8 @@ class ServerLauncher(ServerStarter):
         return [self._start(index, port.number) for index, port in enumerate(self._ports)]
 
     async def restart(self, server: RunningServer) -> RunningServer:
-        """With the index of the one that ended, and its address unless somebody else listens there by now."""
+        """Start the server again with the same index. It keeps its address unless somebody else
+        listens there by now."""
         index = [self._log_path(index) for index in range(self.count)].index(server.log_path)
         if not self._ports[index].is_free:
             self._ports[index].close()
@@ -185,7 +187,7 @@ class ServerLauncher(ServerStarter):
 def tail(log_path: Path) -> str:
     """The last lines of a log; empty where this machine does not see it."""
     try:
-        lines = log_path.read_text(errors="replace").splitlines()
+        lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return "\n".join(line[:_NUM_LINE_CHARACTERS] for line in lines[-_NUM_LOG_LINES:])
@@ -193,7 +195,7 @@ def tail(log_path: Path) -> str:
 
 def _is_alive(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
     except OSError:
         return False
     return state != "Z"

@@ -83,7 +83,7 @@ class SGLangEnvironment:
     python: Path
     version: str
     cpu: bool
-    """Made by `install(cpu=True)`: servers need the CPU flags."""
+    """Whether the environment was made by `install(cpu=True)`: servers then need the CPU flags."""
 
 
 def default_directory() -> Path:
@@ -165,20 +165,22 @@ def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None
     found = _run(
         [str(python), "-c", probe], directory, env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {}
     )
-    (directory / _MARKER).write_text(f"{found.split()[-1]} {'cpu' if cpu else 'cuda'}\n")
+    (directory / _MARKER).write_text(
+        f"{found.split()[-1]} {'cpu' if cpu else 'cuda'}\n", encoding="utf-8"
+    )
     (directory / _MAKING).unlink()
     return python
 
 
 _MARKER = "areal-sdk-sglang"
-"""Written last: an environment without it is half made."""
+"""File that is written last: an environment without it is half made."""
 _MAKING = f"{_MARKER}.making"
 """There until then: what a killed installation left is ours to remove, nothing else is."""
 
 
 def _read_marker(directory: Path) -> SGLangEnvironment | None:
     try:
-        version, device = (directory / _MARKER).read_text().split()
+        version, device = (directory / _MARKER).read_text(encoding="utf-8").split()
     except FileNotFoundError:
         return None
     return SGLangEnvironment(directory.absolute() / "bin" / "python", version, cpu=device == "cpu")
@@ -190,11 +192,11 @@ def _install_cpu(python: Path, directory: Path, version: str, say: Callable[[str
     say(f"installing sglang=={version} against it")
     _pip(python, directory, "--no-deps", *_CPU_WITHOUT_DEPENDENCIES, f"sglang=={version}")
     constraints = directory / "constraints.txt"
-    constraints.write_text(f"{_CPU_TORCH}\n")
+    constraints.write_text(f"{_CPU_TORCH}\n", encoding="utf-8")
     _pip(python, directory, "-c", str(constraints), *_CPU_DEPENDENCIES)
     packages = _site_packages(directory)
     torchvision = packages / "torchvision" / "__init__.py"
-    torchvision.write_text(_TORCHVISION_SCHEMAS + torchvision.read_text())
+    torchvision.write_text(_TORCHVISION_SCHEMAS + torchvision.read_text(encoding="utf-8"))
     kernel = packages / "sgl_kernel"
     kernel.mkdir(exist_ok=True)
     shutil.copy(Path(__file__).parent / "_cpu_kernel_stub" / "__init__.py", kernel / "__init__.py")
@@ -230,7 +232,7 @@ there are none); before 0.5.21 an update has no begin and end, before 0.5.19 tok
 
 
 def why_not(version: str) -> str:
-    """Why a version cannot be used; empty when it can.
+    """The reason why a version cannot be used; empty when it can.
 
     >>> why_not("0.5.23.post1")
     ''

@@ -42,13 +42,13 @@ class ServerRegistry:
             name, server.address, str(model), str(server.log_path), server.pid, started
         )
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._path(name).write_text(json.dumps(asdict(record), indent=2) + "\n")
+        self._path(name).write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
         return record
 
     def records(self) -> list[ServerRecord]:
-        """By name. Files of servers that are gone are kept: their logs say why."""
+        """Records by name. Files of servers that are gone are kept: their logs say why."""
         files = sorted(self._directory.glob("*.json"))
-        return [ServerRecord(**json.loads(file.read_text())) for file in files]
+        return [ServerRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
     def get(self, name: str | None) -> ServerRecord:
         """The named one, or the only one."""
@@ -76,7 +76,7 @@ class ServerRegistry:
 def start_time(pid: int) -> int | None:
     """Clock ticks since boot; None when there is no such process, or only its remains."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])

@@ -27,7 +27,7 @@ def _load(path: Path) -> Any:
     except ImportError:
         raise ConfigError("reading YAML needs PyYAML: pip install pyyaml") from None
     try:
-        return yaml.safe_load(path.read_text())
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as exc:

@@ -34,7 +34,7 @@ def _place(mirror: str) -> str:
 
 
 class RunSection(Section):
-    """Where the run lives and when it ends."""
+    """Settings of the run: where it lives and when it ends."""
 
     dir: Path = Path("runs")
     """The directory in which run directories are made."""
@@ -57,17 +57,26 @@ class RunSection(Section):
     """Gigabytes of episodes to keep on disk. Beyond that the oldest are deleted, also at the mirror, and the run says so
     once. Evaluations are counted apart, and may take as much. `inf`: all are kept."""
     restarts: NonNegative = 0
-    """How often a run that lost a process (a trainer rank, an engine that died too often) goes on from its last
-    checkpoint by itself, or begins again if it has none. 0: the loss ends the run, and says how to go on."""
+    """Number of times that a run which lost a process (a trainer rank, an engine that died too
+    often) goes on from its last checkpoint by itself, or begins again if it has none. 0: the loss
+    ends the run, and says how to go on."""
     mirror: Annotated[str, AfterValidator(_place)] | None = None
-    """Where the run is copied while it goes on: a path on a shared file system, or an address that fsspec knows, such as
-    `s3://bucket/runs/NAME`. `--resume` with this address goes on with the run on another machine."""
+    """Place to which the run is copied while it goes on: a path on a shared file system, or an
+    address that fsspec knows, such as `s3://bucket/runs/NAME`. `--resume` with this address goes on
+    with the run on another machine."""
+    guard: Literal["rollback", "warn", "off"] = "rollback"
+    """Answer to a policy that has clearly lost what it could do: `rollback` puts back the best
+    recent weights with their optimiser, halves the bound of a step (`trainer.trust_region`), and
+    ends the run at the third time. `warn` only says so."""
     stop_grace_s: Seconds = 600.0
-    """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint; at the end of a run, the time for its
-    mirror. If a batch system kills the job earlier, set the time that it allows. A second Ctrl-C waits for none."""
+    """Seconds after Ctrl-C or SIGTERM for the current step and the last checkpoint; at the end of a
+    run, seconds for its mirror. If a batch system kills the job earlier, set the time that it
+    allows. A second Ctrl-C, at least a second later, waits for none."""
     max_empty_batches: Positive = 10
     """The run ends after this many batches in a row without a gradient: it ends as `solved`,
-    `hopeless` (nothing succeeds) or `stuck` (the attempts at each task all earn the same)."""
+    `hopeless` (nothing succeeds) or `stuck` (the attempts at each task all earn the same). It is also `solved` after as
+    many batches in which 99 % of the episodes succeed and the rewards of at most a tenth of the groups differ. An episode
+    that got no reward is no success."""
 
     @property
     def is_endless(self) -> bool:
@@ -82,15 +91,16 @@ class MixtureSection(Section):
     """One source of tasks in a mixture."""
 
     tasks: str
-    """As the setting `tasks`: a file or a plugin's dataset."""
+    """Source of tasks, as the setting `tasks`: a file or a plugin's dataset."""
     eval_tasks: str | None = None
     """The same for the held-out splits. A plugin's dataset has its own."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Its share of the groups, in proportion to the weights of the others."""
+    """Weight of the source. Its share of the groups is this weight divided by the sum of all
+    weights."""
     name: str = ""
-    """How reports call it; default: the name of the file or dataset."""
+    """Name of the source in reports; default: the name of the file or dataset."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """As the setting `fields`, for this source; default: that setting."""
+    """Names of fields, as the setting `fields`, for this source; default: that setting."""
     options: JSON = Field(default_factory=dict)
     """Options of a plugin's dataset for this source, over those of `[tasks.NAME]`: two sources may be two levels of
     one dataset, each with a `name`."""
@@ -135,7 +145,7 @@ class EngineSection(Section):
 
 
 class RolloutSection(Section):
-    """How episodes run, and which of them may be trained."""
+    """Settings of the rollout: how episodes run, and which of them may be trained."""
 
     batch: Positive = 32
     """Episodes per step; a multiple of `group_size`."""
@@ -193,7 +203,7 @@ class RolloutSection(Section):
     """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole
     group."""
     on_agent_error: Literal["drop"] | float = "drop"
-    """After an exception in the agent: `drop` the episode, or give it this reward."""
+    """Treatment of an exception in the agent: `drop` the episode, or give it this reward."""
     dynamic_sampling: bool = False
     """Replace groups that teach the algorithm nothing by further groups, before a batch is trained.
     Under `grpo` these are the groups whose rewards are all equal, and with a discount those of them
@@ -231,7 +241,7 @@ class EvalSection(Section):
 
     @property
     def sampling_temperature(self) -> float:
-        """Several greedy attempts at a task would all be the same one."""
+        """Temperature of evaluations. Several greedy attempts at a task would all be the same one."""
         if self.temperature is not None:
             return self.temperature
         return 0.0 if self.samples == 1 else 1.0

@@ -18,14 +18,19 @@ _TEXTS = frozenset({"name", "tool_call_id", "reasoning_content", "reasoning"})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
-def canonical(message: Message, *, splits_reasoning: bool = False) -> Message:
-    """`message` with a string for content; thinking that an assistant shows is set apart."""
+def canonical(
+    message: Message, *, splits_reasoning: bool = False, where: str = "messages"
+) -> Message:
+    """`message` with a string for content; thinking that an assistant shows is set apart.
+
+    400 for a content that is no text names `where`, the place of the message.
+    """
     for name in ("reasoning_content", "reasoning"):
         said = message.get(name)
         if isinstance(said, str) and _clean(said) is not said:
             message = {**message, name: _clean(said)}
     content = message.get("content")
-    text = _clean(content) if isinstance(content, str) else join_text(content)
+    text = join_text(content, param=f"{where}.content")
     if splits_reasoning and message.get("role") == "assistant" and "</think>" in text:
         thought = _THOUGHT.match(text)
         if thought:
@@ -61,11 +66,12 @@ def join_text(content: Any, *, param: str = "messages") -> str:
     if isinstance(content, str):
         return _clean(content)
     if not isinstance(content, list):
-        raise bad_request("content must be a string, null or a list of parts", param=param)
-    return "".join(_text_of(part, param) for part in content)
+        raise bad_request(f"{param} must be a string, null or a list of parts", param=param)
+    return "".join(part_text(part, param=f"{param}[{index}]") for index, part in enumerate(content))
 
 
-def _text_of(part: Any, param: str) -> str:
+def part_text(part: Any, *, param: str) -> str:
+    """The text of one part of a content."""
     if isinstance(part, str):
         return _clean(part)
     if isinstance(part, dict):
@@ -74,9 +80,9 @@ def _text_of(part: Any, param: str) -> str:
                 return _clean(part[name])
         kind = part.get("type")
         raise bad_request(
-            f"content parts of type {kind!r} are not supported: text only", param=param
+            f"{param}: content parts of type {kind!r} are not supported: text only", param=param
         )
-    raise bad_request("a content part must be an object", param=param)
+    raise bad_request(f"{param}: a content part must be an object", param=param)
 
 
 def _clean(text: str) -> str:

@@ -32,12 +32,13 @@ Key = bytes
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request stands in the session's tree."""
+    """The place of a request in the session's tree."""
 
     parent: int | None
     """Index of the turn it extends."""
     num_matched: int
-    """How many of its messages that turn's conversation covers, the turn's answer included."""
+    """The number of messages of the request that this turn's conversation covers, the turn's answer
+    included."""
     chain: "_Chain" = field(repr=False)
 
 
@@ -86,7 +87,10 @@ class History:
         if not same == len(messages) == len(self.given):
             while same and messages[same - 1].get("role") == "tool":
                 same -= 1  # results that came together are looked at together
-        new = [canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:]]
+        new = [
+            canonical(message, splits_reasoning=splits_reasoning, where=f"messages[{index}]")
+            for index, message in enumerate(messages[same:], same)
+        ]
         new = [*map(self._as_sampled, new, [*new[1:], None])]
         result = (*known[:same], *in_order_of_calls(new, before=known[:same]))
         self.given, self._given_canonical = tuple(messages), result
@@ -155,7 +159,7 @@ class History:
         return "".join(reversed(texts))
 
     def reason(self, placement: Placement) -> ForkReason | None:
-        """Why the request does not simply go on from the latest turn; None if it does."""
+        """The reason why the request does not simply go on from the latest turn; None if it does."""
         if not self._asked:
             return None
         chain, parent = placement.chain, placement.parent
@@ -273,7 +277,7 @@ class _Chain:
 
 
 def num_equal(messages: Sequence[Message], others: Sequence[Message]) -> int:
-    """How many messages at the start of both are equal."""
+    """The number of messages at the start of both that are equal."""
     shorter = min(len(messages), len(others))
     if list(messages[:shorter]) == list(others[:shorter]):
         return shorter  # nearly always, and at the speed of C however long the conversation is
@@ -299,7 +303,7 @@ def _link_thought(key: Key, reasoning: str) -> Key:
 
 
 def _difference(ours: Message, theirs: Message) -> ForkReason:
-    """Why the client's version of an answer is not the answer."""
+    """The difference between the recorded answer and the client's version of it."""
     said, told = (str(m.get("content") or "").strip() for m in (ours, theirs))
     _, end, rest = said.rpartition("</think>")
     if end and rest.strip() == told:

@@ -21,6 +21,7 @@ from areal_sdk.gateway.errors import (
     ApiError,
     SessionClosedError,
     bad_request,
+    judged_elsewhere,
     limit_reached,
     session_closed,
 )
@@ -39,7 +40,7 @@ _MAX_NOTICES = 100
 _LONGEST_NOTICE = 1000
 _MAX_METADATA = 64
 _MAX_METADATA_BYTES = 16 * 1024
-"""Of one field."""
+"""Largest size of one metadata field in bytes."""
 
 _UNSEEDED = random.SystemRandom()
 
@@ -89,13 +90,13 @@ class Session:
         self.split = split
         self.history = History()
         self.body = IncrementalBody()
-        """Of the latest request."""
+        """The body of the latest request."""
         self.faults: list[str] = []
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
         self.notices: list[str] = []
         """Notices for the client: overridden parameters, malformed tool calls left as text."""
         self.placing = asyncio.Lock()
-        """Held while a request is placed in `history`, which may take a thread."""
+        """A lock that is held while a request is placed in `history`, which may take a thread."""
         self.metadata: dict[str, Any] = {}
         """Request fields without effect here, such as `user`: the latest value of each."""
         self.raw_inputs: dict[str, str] = {}
@@ -107,8 +108,11 @@ class Session:
         """The version of the first token sampled for it, in a turn that may still be in flight."""
         self.rewards: list[PostedReward] = []
         """Posted rewards in order. A later one replaces an earlier one for the same turn or episode."""
+        self.judged_by = ""
+        """The only judge of the episode, if there is one. A reward that is posted is then refused."""
         self.turns_of_reply: dict[str, dict[int, int]] = {}
-        """By each reply's id, which is all that a client knows: the index of each choice's turn."""
+        """The index of the turn of each choice, by the id of the reply. Clients know no more than
+        that id."""
         self.repeated_replies: set[str] = set()
         """Ids that another provider gave to several of its replies: they name none of them."""
         self.streaming: dict[str, asyncio.Event] = {}
@@ -127,10 +131,12 @@ class Session:
         self._seed = seed
         self._ids = _UNSEEDED if seed is None else random.Random(seed)
         self._faults_of: dict[bytes, list[tuple[int, str]]] = {}
-        """By request body: which attempt at it met which of `faults`."""
+        """The attempts at each request that met a fault, by the request's body: number of the
+        attempt and fault."""
         self._turns: list[Turn] = []
         self._latest_prompt: tuple[int, ...] = ()
-        """Of the latest turn, whose tokens the next request nearly always goes on from."""
+        """Prompt of the latest turn. The next request nearly always goes on from the tokens of that
+        turn."""
         self._num_sampled = 0
         self._num_requests = 0
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
@@ -200,7 +206,7 @@ class Session:
     def sampling_until(
         self, stop: Callable[[], None], *, leave: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """While this is entered, closing the session calls `stop`; at once if it is closed already.
+        """Call `stop` if the session is closed within this block; at once if it is closed already.
 
         `leave` hands over what was delivered of the completion, before it is stopped.
         """
@@ -304,7 +310,7 @@ class Session:
 
     @contextmanager
     def streaming_reply(self, reply_id: str) -> Iterator[None]:
-        """While this is entered, the reply may become more than was delivered of it."""
+        """Mark the reply as one that may become more than was delivered of it, within this block."""
         over = self.streaming[reply_id] = asyncio.Event()
         try:
             yield
@@ -334,6 +340,8 @@ class Session:
 
         Of a reply with several choices `choice` is the one that is meant, by its number.
         """
+        if self.judged_by:
+            raise judged_elsewhere(self.judged_by)
         check_reward(reward)
         if choice is not None and not isinstance(turn, str):
             raise bad_request(

@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.sessions.canonical import canonical
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message, Tool
 
 WEIGHT = "weight"
 """OpenAI's field of an assistant message in fine-tuning data: 0 makes it context."""
+
+
+def as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, of which none is trained."""
+    return tuple({**m, WEIGHT: 0} if m.get("role") == "assistant" else m for m in messages)
 
 
 def to_demonstrations(
@@ -19,7 +25,10 @@ def to_demonstrations(
 
     One sequence, as a rule. Where the chat template writes history differently from what was said,
     as one that drops thoughts, the conversation goes on in a new sequence, as it would at the gateway.
+
+    Raises ApiError for a content that the gateway refuses.
     """
+    messages = [canonical(m, where=f"messages[{index}]") for index, m in enumerate(messages)]
     sequences: list[_Sequence] = []
     for index, message in enumerate(messages):
         if message.get("role") != "assistant" or not message.get(WEIGHT, 1):

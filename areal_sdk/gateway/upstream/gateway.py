@@ -27,7 +27,7 @@ from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.untrusted import LargeWork
-from areal_sdk.gateway.upstream.provider import Provider
+from areal_sdk.gateway.upstream.provider import Provider, is_refusal
 from areal_sdk.gateway.upstream.trace import Trace
 from areal_sdk.gateway.winding_down import ends_sessions
 from areal_sdk.gateway.wire.http import (
@@ -47,9 +47,6 @@ COUNTING_PATHS = ("responses/input_tokens", "messages/count_tokens")
 
 REPLY_HEADER = "x-areal-reply"
 """Names the reply for `POST /v1/reward`, also where the provider's own ids repeat."""
-
-_MOST_KEPT_BYTES = 8 * 1024 * 1024
-"""Of one streamed reply, for its trace."""
 
 
 def check_address(url: str) -> None:
@@ -174,11 +171,11 @@ class UpstreamGateway:
             if trace is not None:
                 headers[REPLY_HEADER] = trace.reply_id
             is_stream = reply.content_type == "text/event-stream"
-            if trace is None or is_stream:
+            if (trace is None or is_stream) and not is_refusal(reply):
                 response = web.StreamResponse(status=reply.status, headers=headers)
                 return await self._stream(request, reply, response, trace)
             answer = await self._provider.whole(reply, session)
-            if reply.status == 200:
+            if trace is not None and reply.status == 200:
                 await trace.record(answer, is_stream=False)
             return web.Response(body=answer, status=reply.status, headers=headers)
 
@@ -192,9 +189,11 @@ class UpstreamGateway:
         """Pass a reply on as it comes, and keep it. Events that break off end with an error event."""
         await response.prepare(request)
         kept = bytearray()
+        size = 0
         try:
             async for piece in self._provider.pieces(reply):
-                if trace is not None and len(kept) < _MOST_KEPT_BYTES:
+                size += len(piece)
+                if trace is not None and not self._provider.is_too_long(size):
                     kept += piece
                 await response.write(piece)
         except (aiohttp.ClientPayloadError, TimeoutError):
@@ -209,6 +208,9 @@ class UpstreamGateway:
             await response.write(event(write(error), name=name))
         finally:  # also of a client that left: what it has seen by then may be judged
             if trace is not None and reply.status == 200:
+                if size > len(kept):
+                    self._errors["answer_too_long"] += 1
+                    trace.miss_the_end(f"a streamed answer is over {self._provider.most_answer}")
                 await trace.record(bytes(kept), is_stream=True)
         await response.write_eof()
         return response
@@ -222,7 +224,8 @@ class _NoModel:
 
 
 def _path(request: web.Request) -> str:
-    """Below `/v1`. Anthropic's SDK adds /v1 itself, also to the address that OpenAI's wants."""
+    """The path of the request below `/v1`. Anthropic's SDK adds /v1 itself, even to the address
+    that OpenAI's SDK wants."""
     return request.match_info["path"].removeprefix("v1/")
 
 

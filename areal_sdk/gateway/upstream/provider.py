@@ -9,6 +9,7 @@ from aiohttp import web
 
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.upstream.secret import INSTEAD_OF_KEY, Secret
 
 _PASSED_ON = frozenset(
     {"content-type", "accept", "openai-beta", "anthropic-version", "anthropic-beta"}
@@ -25,12 +26,7 @@ _PASSED_BACK = frozenset(
 _PASSED_BACK_BEGIN = ("x-ratelimit-", "anthropic-ratelimit-")
 
 _MOST_ANSWER_BYTES = 32 * 1024 * 1024
-"""Of an answer that is read as a whole, decoded."""
-
-_LEAST_KEY = 16
-"""A shorter key, such as `EMPTY`, is a word that answers may hold."""
-
-_INSTEAD_OF_KEY = b"[the server's key]"
+"""Largest size in bytes of an answer that is read as a whole, and of a stream that is kept, after decoding."""
 
 
 class Provider:
@@ -39,7 +35,7 @@ class Provider:
     def __init__(self, url: str, *, api_key: str, max_request_s: float) -> None:
         self._url = url.rstrip("/")
         self._api_key = api_key
-        self._secret = api_key.encode() if len(api_key) >= _LEAST_KEY else b""
+        self._secret = Secret(api_key)
         self._timeout = aiohttp.ClientTimeout(total=max_request_s)
         self._http: aiohttp.ClientSession | None = None
 
@@ -84,7 +80,7 @@ class Provider:
         return {
             name: value
             for name, value in reply.headers.items()
-            if _passes_back(name) and not (self._secret and self._api_key in value)
+            if _passes_back(name) and not self._secret.is_in(value)
         }
 
     async def pieces(self, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -92,25 +88,39 @@ class Provider:
         held = b""
         async for piece in reply.content.iter_any():
             data = held + piece
-            if self._secret:
-                data = data.replace(self._secret, _INSTEAD_OF_KEY)
-            end = len(data) - _num_begun(data, self._secret)
+            if self._secret.plain:
+                data = data.replace(self._secret.plain, INSTEAD_OF_KEY)
+            end = len(data) - _num_begun(data, self._secret.plain)
             data, held = data[:end], data[end:]
             if data:
                 yield data
         if held:
             yield held
 
+    def is_too_long(self, size: int) -> bool:
+        """Whether an answer of so many bytes is more than is kept of one."""
+        return size > _MOST_ANSWER_BYTES
+
+    @property
+    def most_answer(self) -> str:
+        """The size up to which an answer is kept, for messages."""
+        return f"{_MOST_ANSWER_BYTES / 2**20:.3g} MiB"
+
     async def whole(self, reply: aiohttp.ClientResponse, session: Session | None) -> bytes:
         """The body of a reply that is no stream; a fault where it is too long."""
         parts, size = list[bytes](), 0
         async for piece in self.pieces(reply):
             size += len(piece)
-            if size > _MOST_ANSWER_BYTES:
-                limit = f"{_MOST_ANSWER_BYTES / 2**20:.3g} MiB"
-                raise fault(session, f"the provider's answer is over {limit}")
+            if self.is_too_long(size):
+                raise fault(session, f"the provider's answer is over {self.most_answer}")
             parts.append(piece)
-        return b"".join(parts)
+        answer = b"".join(parts)
+        return self._secret.masked_error(answer) if is_refusal(reply) else answer
+
+
+def is_refusal(reply: aiohttp.ClientResponse) -> bool:
+    """Whether the provider refused the request: what it says of that may tell the key in any form."""
+    return reply.status >= 300
 
 
 def fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
 
     Errors of many kinds where it is something else.
     """
-    return _join(list(_events(raw))) if is_stream else _whole(_read_json(raw))
+    return _join(raw) if is_stream else _whole(_read_json(raw))
 
 
 def _whole(body: Mapping[str, Any]) -> UpstreamReply:
@@ -66,7 +66,7 @@ def _whole(body: Mapping[str, Any]) -> UpstreamReply:
 
 
 def _id_of(body: Mapping[str, Any]) -> str:
-    """Empty where the provider gives none."""
+    """The id of a reply; empty if the provider gives none."""
     found = body.get("id")
     return found if isinstance(found, str) else ""
 
@@ -131,14 +131,20 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
                 yield data
 
 
-def _join(events: Sequence[Mapping[str, Any]]) -> UpstreamReply | None:
-    """The reply that events add up to; what has arrived of it where they break off."""
-    kinds = {str(event.get("type")) for event in events}
-    if any(kind.startswith("response.") for kind in kinds):
-        return _join_response(events)
-    if "message_start" in kinds:
-        return _join_message(events)
-    return _join_chat(events)
+def _join(raw: bytes) -> UpstreamReply | None:
+    """The reply that events add up to; what has arrived of it where they break off.
+
+    Events are read one by one: all of them together take many times the memory of their text.
+    """
+    for event in _events(raw):
+        kind = str(event.get("type"))
+        if kind.startswith("response."):
+            return _join_response(_events(raw))
+        if kind == "message_start":
+            return _join_message(_events(raw))
+        if event.get("choices"):
+            break
+    return _join_chat(_events(raw))
 
 
 def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:

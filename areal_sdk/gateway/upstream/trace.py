@@ -29,6 +29,12 @@ class Trace:
         """The error for what went wrong with the provider."""
         return fault(self._session, what)
 
+    def miss_the_end(self, why: str) -> None:
+        """Note that only the beginning of an answer is kept: its episode must not be learnt from."""
+        told = f"{why}: the trace has its beginning alone, and its client has all of it"
+        self._session.faults.append(told)
+        self._session.notice(told)
+
     async def record(self, raw: bytes, *, is_stream: bool) -> None:
         """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
         session = self._session

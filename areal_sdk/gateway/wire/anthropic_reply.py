@@ -51,7 +51,7 @@ class MessagesReply:
             content.append(_thinking_block(message["reasoning_content"]))
         text = (message.get("content") or "")[done.num_prefilled :]
         if text:
-            content.append({"type": "text", "text": text})
+            content.append(_text_block(text))
         for call in message.get("tool_calls") or ():
             function = call["function"]
             arguments = orjson.loads(function["arguments"])
@@ -72,7 +72,7 @@ class MessagesReply:
             yield event({"type": "ping"}, name="ping")
         match delta:
             case TextDelta(text):
-                yield from self._start_block("text", {"type": "text", "text": ""})
+                yield from self._start_block("text", _text_block(""))
                 yield self._block_delta({"type": "text_delta", "text": text})
             case ReasoningDelta(text) if self._shows_thinking:
                 yield from self._start_block("thinking", _thinking_block(""))
@@ -162,6 +162,11 @@ _THINKS = ("enabled", "adaptive")
 
 _SIGNATURE = "local"
 """Clients send a thought's signature back; there is nothing here that would need to check it."""
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    """The published schema wants `citations`; an empty list, because Vercel's client refuses a null."""
+    return {"type": "text", "text": text, "citations": []}
 
 
 def _thinking_block(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import orjson
 
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
-from areal_sdk.gateway.sessions.canonical import check_text, join_text
+from areal_sdk.gateway.sessions.canonical import check_text, join_text, part_text
 from areal_sdk.gateway.wire.anthropic_tools import message_tools
 from areal_sdk.gateway.wire.fields import Fields, check_stops, named_tool_choice, require
 from areal_sdk.types import Message, Tool
@@ -149,7 +149,7 @@ def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
             call = check_text(block.get("tool_use_id"), f"{param}.tool_use_id")
             yield {"role": "tool", "tool_call_id": call, "content": content}
         else:
-            texts.append(join_text([block], param=param))
+            texts.append(part_text(block, param=param))
     if texts:
         yield {"role": "user", "content": "".join(texts)}
 
@@ -173,7 +173,7 @@ def _parse_answer(blocks: list[dict[str, Any]], where: str) -> Message:
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
         elif kind not in _IGNORED_BLOCKS:
-            texts.append(join_text([block], param=param))
+            texts.append(part_text(block, param=param))
     message: Message = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)

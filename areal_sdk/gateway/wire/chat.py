@@ -50,7 +50,7 @@ _ACCEPTED = (
     "prompt_cache_options",
     "verbosity",
 )
-"""They change nothing about what a policy samples."""
+"""Fields that change nothing about what a policy samples."""
 
 _WITHOUT_EFFECT = ("prediction", "moderation", "web_search_options", "audio")
 """Services of another provider. The answer is the policy's all the same, so a notice is enough."""
@@ -81,8 +81,12 @@ def parse(
     top_logprobs = fields.integer("top_logprobs", least=0, most=20) or 0
     if top_logprobs and not logprobs:
         raise bad_request("top_logprobs needs logprobs to be true", param="top_logprobs")
-    functions = older_functions(fields)
-    toolbox = Toolbox(functions or chat_tools(fields), raw_inputs)
+    tools, functions = chat_tools(fields), older_functions(fields)
+    named = {tool.name for tool in tools}
+    # A client between two releases sends the same function in both.
+    offered = [*tools, *(one for one in functions if one.name not in named)]
+    toolbox = Toolbox(offered, raw_inputs)
+    calls_functions = bool(functions) and not tools
     older_choice = fields.get("function_call")
     if isinstance(older_choice, dict):
         older_choice = {"type": "function", "function": older_choice}
@@ -91,7 +95,8 @@ def parse(
         messages=_parse_messages(messages, known, raw_inputs),
         tools=toolbox.tools,
         tool_choice=_parse_tool_choice(choice, toolbox),
-        parallel_tool_calls=fields.flag("parallel_tool_calls", default=True) and not functions,
+        parallel_tool_calls=fields.flag("parallel_tool_calls", default=True)
+        and not calls_functions,
         max_new_tokens=_max_tokens(fields),
         stop=parse_stop(fields.get("stop")),
         num_choices=fields.integer("n", least=1, most=128) or 1,
@@ -113,7 +118,7 @@ def parse(
         stream_options.flag("include_usage"),
         return_token_ids,
         toolbox,
-        calls_functions=bool(functions),
+        calls_functions=calls_functions,
     )
 
 
@@ -163,16 +168,20 @@ def _parse_messages(
     if has_function_calls(values[same:]):  # what is known has none
         values = without_function_calls(values)
         same = num_equal(values, known)
-    new = (_parse_message(value, i, raw_inputs) for i, value in enumerate(values[same:], same))
+    new = (
+        parse_message(value, f"messages[{index}]", raw_inputs)
+        for index, value in enumerate(values[same:], same)
+    )
     return (*known[:same], *new)
 
 
-def _parse_message(value: Any, index: int, raw_inputs: Mapping[str, str]) -> Message:
-    message = check_message(value, f"messages[{index}]")
+def parse_message(value: Any, where: str, raw_inputs: Mapping[str, str]) -> Message:
+    """A message with calls in one form; 400 that names `where`. `canonical` then reads the content."""
+    message = check_message(value, where)
     calls = message.get("tool_calls")
     if not calls:
         return message
-    param = f"messages[{index}].tool_calls"
+    param = f"{where}.tool_calls"
     if not isinstance(calls, list):
         raise bad_request(f"{param} must be a list", param=param)
     calls = [_function_of(call, raw_inputs) for call in calls]

@@ -4,6 +4,7 @@ Server-sent events: written as they come, together when several wait, kept alive
 """
 
 import asyncio
+import codecs
 import json
 import logging
 from collections import Counter
@@ -22,13 +23,14 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _LEAST_LIMIT = 4 * 1024 * 1024
-"""Tools, metadata and escapes are in a body too, whatever the context."""
+"""Bytes that any body may have. Tools, metadata and escapes are in a body too, whatever the
+context."""
 
 _JSON_BYTES = 6
-"""Of one character that is written as an escape."""
+"""Bytes of one character that is written as an escape."""
 
 MOST_VALUES = 1_000_000
-"""In a body whose model's context is not known."""
+"""Largest number of values in a body if the context of the model is not known."""
 
 BODY_S = 120.0
 """Deadline for a whole request body."""
@@ -37,7 +39,8 @@ UNREAD_BODY_S = 10.0
 """A client may go on for so long with a body that was answered before it was read."""
 
 _PAUSE_S = 0.02
-"""Between two reads of such a body, of about 256 kB each. Nobody needs it, so all others go first."""
+"""Seconds between two reads of such a body, of about 256 kB each. Nobody needs the body, so all
+other requests go first."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -111,7 +114,9 @@ def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
         return loads(raw)
     except orjson.JSONDecodeError as exc:
         wrong = exc.args[0]
-    if b"\\u" in raw:
+    if raw.startswith(codecs.BOM_UTF8):
+        wrong = "it begins with a byte order mark (BOM, EF BB BF): send the JSON without it"
+    elif b"\\u" in raw:
         try:
             return loads(json.dumps(without_surrogates(json.loads(raw))))
         except RecursionError:

@@ -115,8 +115,6 @@ def chat_tools(fields: Fields) -> list[Offered]:
 def older_functions(fields: Fields) -> list[Offered]:
     """`functions`, which chat completions had before tools."""
     values = fields.items("functions") or ()
-    if values and fields.get("tools"):
-        raise bad_request("functions and tools cannot both be given", param="functions")
     parsed = [
         parse_tool({"type": "function", "function": value}, f"functions[{index}]")
         for index, value in enumerate(values)

@@ -21,8 +21,13 @@ MIN_STEPS = 8
 MIN_EPISODES = 32
 MAX_EPISODES = 3000
 """The newest of them are read: more would not make the fit better."""
-_STOPPED = (DropReason.STALE, DropReason.CANCELLED, DropReason.GROUP_INCOMPLETE)
-"""Of these only a beginning was played."""
+_STOPPED = (
+    DropReason.STALE,
+    DropReason.ROLLED_BACK,
+    DropReason.CANCELLED,
+    DropReason.GROUP_INCOMPLETE,
+)
+"""Reasons to drop an episode of which only a beginning was played."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,7 +39,7 @@ class RecordedCall:
     began_at: float
     """Unix time."""
     first_at: float
-    """When its first token came."""
+    """Unix time at which the first token came."""
     ended_at: float
     num_computed: int
     """Prompt tokens that the engine computed."""

@@ -44,7 +44,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 logger = logging.getLogger(__name__)
 
 _SIGNS_OF_CONTEXT = (CONTEXT_OVERFLOW, "maximum context length")
-"""In the refusal of a prompt that is too long, whichever client read it."""
+"""Words in the refusal of a prompt that is too long, whichever client read it."""
 
 UNSCORED = Outcome.abstained("not scored yet")
 
@@ -90,6 +90,11 @@ class EpisodeRunner(SharesHttpClient):
         self._output_hint = agent.output_hint if isinstance(agent, CommandAgent) else ""
         self._gateway = gateway
         self._rewards = rewards
+        self._judges = ""
+        """The configured rewards, in words, where they alone judge: a program that a model wrote may say what
+        a command says, and posts with the same key."""
+        if isinstance(agent, CommandAgent) and rewards is not None:
+            self._judges = f"The configured rewards ({', '.join(rewards.names)})"
         self._limits = limits or SessionLimits()
         self._sampling = sampling
         self._seed = seed
@@ -101,7 +106,7 @@ class EpisodeRunner(SharesHttpClient):
         self._on_agent_error = on_agent_error
         self._longer_context = longer_context
         self._ages: dict[str, Callable[[], int | None]] = {}
-        """For each running episode, a function that returns the version of its first token."""
+        """Function of each running episode that returns the version of its first token."""
         self._warned = False
         self._turnstile = asyncio.Lock()
         """Lets one episode begin at a time. A first step often builds a client, which takes tens of
@@ -143,6 +148,7 @@ class EpisodeRunner(SharesHttpClient):
             seed=seed if self._deterministic else None,
             split=self._split,
         )
+        session.judged_by = self._judges
         self._ages[request.id] = lambda: session.oldest_version
         try:
             return await self._play_and_judge(request, attempt, session, seed)
@@ -227,7 +233,12 @@ class EpisodeRunner(SharesHttpClient):
                 return _as_returned(played, episode, posted)
             if isinstance(played, Mapping):
                 played = by_completion(played, session.turns_of_reply, num_turns=num_turns)
-            if played is not None:
+            if played is not None and self._judges:
+                self._warn_once(
+                    f"gives a verdict, which does not count. {self._judges} alone judge a command: print no "
+                    "reward, or leave the reward functions out"
+                )
+            elif played is not None:
                 self._warn_of_unused_rewards("returns its own reward", cure="return None")
                 verdict = _named(read_verdict(played, episode))
                 return replace(episode, outcome=with_posted(verdict, posted, num_turns=num_turns))
@@ -280,16 +291,16 @@ class EpisodeRunner(SharesHttpClient):
         return await self._rewards.score(episode)
 
     def _warn_of_unused_rewards(self, what: str, *, cure: str) -> None:
-        if self._rewards is None or self._warned:
-            return
-        self._warned = True
-        logger.warning(
-            "%s %s, so the configured rewards (%s) are not asked: %s to use them",
-            agent_title(self.name),
-            what,
-            ", ".join(self._rewards.names),
-            cure,
-        )
+        if self._rewards is not None:
+            names = ", ".join(self._rewards.names)
+            self._warn_once(
+                f"{what}, so the configured rewards ({names}) are not asked: {cure} to use them"
+            )
+
+    def _warn_once(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("%s %s", agent_title(self.name), what)
 
 
 def _as_returned(returned: Episode, episode: Episode, posted: Sequence[PostedReward]) -> Episode:

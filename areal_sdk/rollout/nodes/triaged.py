@@ -28,9 +28,11 @@ from areal_sdk.types import Episode
 
 _DTYPES = {name: np.dtype(dtype) for name, dtype in PER_TOKEN.items()}
 _WIDE = [name for name, dtype in _DTYPES.items() if dtype.itemsize == 4]
-"""They come first, so that the arrays are aligned; the mask follows, filled up to whole words."""
-_Row = tuple[int, int, int | None, int, int, tuple[tuple[int, ...], ...]]
-"""Of a trajectory: its own tokens, those before, whose they are, turns, sampled tokens, alternatives."""
+"""Names of the arrays with four bytes an entry. They come first, so that the arrays are aligned;
+the mask follows, filled up to whole words."""
+_Row = tuple[int, int, int | None, int, int, tuple[tuple[int, ...], ...], tuple[int, ...]]
+"""Row of a trajectory: number of its own tokens, number of those before, whose these are, turns,
+sampled tokens, alternatives, sampled tokens of each turn."""
 
 
 def pack_triaged(episode: Episode, *, truncated: Truncated) -> list[Buffer]:
@@ -102,7 +104,8 @@ def _packed(trajectories: Sequence[Trajectory]) -> tuple[list[_Row], bytes]:
     for t in trajectories:
         before = None if t.branch.before is None else places[id(t.branch.before)]
         length, kept = len(t.tokens), t.branch.num_before
-        rows.append((length, kept, before, t.num_turns, t.num_sampled, t.turn_alternatives))
+        about = (t.num_turns, t.num_sampled, t.turn_alternatives, t.turn_lengths)
+        rows.append((length, kept, before, *about))
         parts += [getattr(t, name).tobytes() for name in _WIDE]
         parts += [t.loss_mask.tobytes(), bytes(-length % 4)]
     return rows, b"".join(parts)
@@ -118,7 +121,7 @@ def _unpacked(
     arrays = arrays.toreadonly()  # what nobody can write to is not copied
     found: list[Trajectory] = []
     at = 0
-    for length, num_before, place, num_turns, num_sampled, alternatives in rows:
+    for length, num_before, place, num_turns, num_sampled, alternatives, lengths in rows:
         columns: dict[str, NDArray[Any]] = {}
         for name in _WIDE:
             columns[name] = np.frombuffer(arrays, _DTYPES[name], length, at)
@@ -142,6 +145,7 @@ def _unpacked(
                 alternatives,
                 num_turns,
                 num_sampled,
+                lengths,
                 branch,
             )
         )

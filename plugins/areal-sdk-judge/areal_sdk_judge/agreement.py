@@ -1,4 +1,4 @@
-"""How far a judge agrees with people: labelled examples, and what their comparison says.
+"""The agreement of a judge with people: labelled examples, and the figures of their comparison.
 
 A judge that nobody checked is a reward that nobody knows. Look at the share of unreadable verdicts, at
 `kappa` (agreement beyond chance; below 0.4 is poor), and at how often it orders two answers as people do.
@@ -47,7 +47,7 @@ class Agreement:
 def read_examples(path: Path) -> list[Example]:
     """JSONL: `question`, `answer`, `label` from 0 to 1, and `other` in a row that compares two answers."""
     found = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue
         try:

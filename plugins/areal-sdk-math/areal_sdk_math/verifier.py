@@ -19,9 +19,9 @@ _WALL_PER_CPU_S = 5.0
 """A busy machine gives the process a fifth of its time, and that is not the expression's fault."""
 _LOOK_EVERY_MS = 50
 START_S = 120.0
-"""For the import of sympy, on a busy machine."""
+"""Seconds for the import of sympy, on a busy machine."""
 _END_S = 10.0
-"""For the exit of a process that said its last."""
+"""Seconds for the exit of a process that said its last."""
 _KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 """Ends that come from outside. An expression that needs too much memory ends its process otherwise."""
 
@@ -34,7 +34,7 @@ class Comparison(StrEnum):
 
 
 class _Failure(StrEnum):
-    """Why a question has no answer."""
+    """The reason why a question has no answer."""
 
     TIME = "it took more CPU time than it may"
     DIED = "the process died of it"
@@ -161,6 +161,6 @@ def _was_killed(process: "subprocess.Popen[bytes]") -> bool:
 
 def _cpu_seconds(pid: int) -> float:
     """CPU time of a child that was not collected yet."""
-    with open(f"/proc/{pid}/stat") as file:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

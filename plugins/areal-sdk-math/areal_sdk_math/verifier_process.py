@@ -31,7 +31,7 @@ def main() -> None:
 
 def _die_of_memory(num_bytes: int) -> None:
     """Limit what is allocated from now on, with what is there already."""
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, used + num_bytes))
 

@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 def alive(pids: Path) -> list[str]:
-    started = pids.read_text().split()
+    started = pids.read_text(encoding="utf-8").split()
     assert started, "no server was started"
     return [pid for pid in started if Path(f"/proc/{pid}").exists()]
 

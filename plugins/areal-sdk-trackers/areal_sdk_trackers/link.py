@@ -123,5 +123,5 @@ def _encode(event: Event) -> bytes:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

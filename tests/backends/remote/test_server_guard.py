@@ -29,7 +29,10 @@ time.sleep(600)
 
 def is_gone(pid: int) -> bool:
     try:
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return (
+            "Z"
+            in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+        )
     except OSError:
         return True
 

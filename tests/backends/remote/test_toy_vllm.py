@@ -42,7 +42,7 @@ def server_of(pid: int) -> int:
 
 
 def test_the_plugin_is_short() -> None:
-    assert len(Path(plugin.__file__).read_text().splitlines()) < 150
+    assert len(Path(plugin.__file__).read_text(encoding="utf-8").splitlines()) < 150
 
 
 async def test_the_engine_contract_is_kept(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
@@ -171,7 +172,9 @@ def test_transformers_renders_what_was_trained(
     expected = trained.first(chat).tokens
     assert renderer.first(chat).tokens == expected
     assert ids_of(tokenizer, messages, tools) == expected
-    assert ids_of(tokenizer, chat.messages, tools) == expected, "arguments as JSON text"
+    if any(message.get("tool_calls") for message in messages):
+        with pytest.raises(TemplateError, match=r"JSON text.*give the object, json\.loads"):
+            ids_of(tokenizer, chat.messages, tools)
     bare = [tool["function"] for tool in tools]
     if tools:  # the other form of some servers
         assert tokenizer.apply_chat_template(
@@ -186,7 +189,7 @@ VALUES = st.recursive(
         st.booleans(),
         st.integers(-(10**6), 10**6),
         st.floats(-1e6, 1e6).map(lambda x: round(x, 3)),
-        st.text('ab"\\{}[],: \n\té', max_size=6),
+        st.text('ab"\\{}[],:</ \n\té😀', max_size=6),
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=2)),
     max_leaves=5,
@@ -198,18 +201,30 @@ VALUES = st.recursive(
     name=st.sampled_from(["calculator", "search", "now", "elsewhere"]),
     arguments=st.dictionaries(NAMES, VALUES, max_size=3),
     indent=st.sampled_from([None, 1]),
+    ensure_ascii=st.booleans(),
 )
 def test_any_arguments_are_written_as_the_gateway_writes_them(
     chatml: tuple[Renderer, Renderer, PreTrainedTokenizerFast],
     name: str,
     arguments: dict[str, Any],
     indent: int | None,
+    ensure_ascii: bool,
 ) -> None:
     trained, _, tokenizer = chatml
-    text = json.dumps(arguments, ensure_ascii=False, indent=indent)
+    text = json.dumps(arguments, ensure_ascii=ensure_ascii, indent=indent)
     expected = trained.first(TemplateInput((ASKS, said(call(name, text))), tuple(TOOLS))).tokens
-    for given_as in (arguments, text):
-        assert ids_of(tokenizer, [ASKS, said(call(name, given_as))], TOOLS) == expected
+    assert ids_of(tokenizer, [ASKS, said(call(name, arguments))], TOOLS) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', '{"a": "\\u00e9"}', '{"a": 1E5}', '{"a": 1, "a": 2}', '{"a": 1', "5", " "]
+)
+def test_arguments_as_text_are_refused_by_the_template_and_never_rendered_otherwise(
+    chatml: tuple[Renderer, Renderer, PreTrainedTokenizerFast], text: str
+) -> None:
+    """A template cannot parse JSON: `\\u00e9` would be other tokens than the é that the gateway writes."""
+    with pytest.raises(TemplateError, match=r"call of now are JSON text.*json\.loads"):
+        ids_of(chatml[2], [ASKS, said(call("now", text))], TOOLS)
 
 
 @pytest.fixture(scope="module")

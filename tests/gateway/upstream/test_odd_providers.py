@@ -1,10 +1,13 @@
 """Providers that send too much, text that is no JSON, or our own key: the turn is kept, and nobody else pays."""
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -53,13 +56,19 @@ def provider() -> Provider:
 
 @pytest.fixture
 async def gateway(provider: Provider) -> AsyncIterator[UpstreamGateway]:
+    async with serving(provider, SECRET) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def serving(provider: Provider, key: str) -> AsyncIterator[UpstreamGateway]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", provider.answer)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    gateway = UpstreamGateway(url, api_key=SECRET, admin_key=ADMIN, users=[ALICE])
+    gateway = UpstreamGateway(url, api_key=key, admin_key=ADMIN, users=[ALICE])
     await gateway.start()
     yield gateway
     await gateway.aclose()
@@ -260,3 +269,48 @@ async def test_an_answer_that_quotes_our_key_reaches_nobody_with_it(
         assert got == status
         assert SECRET.encode() not in raw
         assert raw == said.replace(SECRET.encode(), b"[the server's key]")
+
+
+ODD_SECRET = "sk+upstream/KEY0123456789ab=="
+FORMS = {
+    "escaped slash": ODD_SECRET.replace("/", "\\/"),
+    "escaped plus": ODD_SECRET.replace("+", "\\u002b"),
+    "escaped letters": "".join(f"\\u{ord(c):04x}" for c in ODD_SECRET),
+    "escaped twice": ODD_SECRET.replace("/", "\\\\/"),
+    "url": quote(ODD_SECRET, safe=""),
+    "url in lower case": quote(ODD_SECRET, safe="").lower(),
+    "base64": base64.b64encode(ODD_SECRET.encode()).decode(),
+    "base64 of the header": base64.b64encode(f"Bearer {ODD_SECRET}".encode()).decode(),
+    "base64 of a user": base64.b64encode(f"user:{ODD_SECRET}".encode()).decode(),
+    "without its end": ODD_SECRET[:-6],
+    "its end alone": ODD_SECRET[-12:],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain"])
+async def test_no_form_of_our_key_comes_back_with_a_refusal(
+    provider: Provider, form: str, kind: str
+) -> None:
+    provider.status, provider.headers = 429, {"Content-Type": kind, "Retry-After": "7"}
+    error = '{"error": {"message": "no quota for FORM today", "type": "quota", "code": "q1"}}'
+    provider.pieces = [error.replace("FORM", form).encode()]
+    async with serving(provider, ODD_SECRET) as gateway:
+        for path, method in (("chat/completions", "POST"), ("models", "GET")):
+            status, headers, raw = await call(gateway, path, method=method)
+            assert (status, headers["Retry-After"]) == (429, "7")
+            found = json.loads(raw)["error"]
+            assert (found["type"], found["code"]) == ("quota", "q1")
+            told = found["message"]
+            assert told.startswith("no quota for ")
+            assert told.endswith(" today")
+            assert "[the server's key]" in told
+            left = told.replace("[the server's key]", "")
+            assert len(left) < len("no quota for  today") + 16, "base64 of what is beside the key"
+
+
+async def test_a_long_refusal_is_cut(gateway: UpstreamGateway, provider: Provider) -> None:
+    provider.status, provider.pieces = 500, [b"x" * 1_000_000, SECRET.encode()]
+    status, _, raw = await call(gateway)
+    assert (status, set(raw)) == (500, {ord("x")})
+    assert len(raw) < 100_000

@@ -1,4 +1,5 @@
-"""What `--upstream` keeps of a call: all of the answer, what was asked, and which turn it continues."""
+"""A call through `--upstream` is kept: all of the answer, what was asked, and which turn it
+continues."""
 
 import asyncio
 import json
@@ -13,8 +14,10 @@ from aiohttp import web
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.sessions.history import History, Placement
+from areal_sdk.gateway.upstream import provider as provider_module
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.types import FinishReason, Turn
+from areal_sdk.rollout.callers import to_episode
+from areal_sdk.types import ErrorKind, FinishReason, Turn
 from tests.gateway.sessions.test_external import until
 
 ALICE = User("alice", "sk-alice-0123456789abcdef")
@@ -409,6 +412,42 @@ async def test_an_answer_that_cannot_be_read_is_told(
     assert live is not None
     assert not live.session.turns
     assert any("could not be read" in notice for notice in live.session.notices)
+
+
+def padded_stream(num_bytes: int) -> list[dict[str, Any]]:
+    """The events of a short answer with a tool call at its end; with what surrounds it, so many bytes."""
+    call = {"index": 0, "id": "c", "type": "function"}
+    call["function"] = {"name": "submit", "arguments": '{"answer": 42}'}
+    words = [{**chunk(content="so "), "obfuscation": "x" * 100_000}] * (num_bytes // 100_000)
+    return [*words, chunk(tool_calls=[call]), chunk(finish="tool_calls")]
+
+
+async def test_the_end_of_an_answer_is_kept_however_much_surrounds_its_words(
+    client: Client,
+) -> None:
+    reply = padded_stream(12_000_000)
+    await client.post("chat/completions", {"model": "m", "messages": HI, "stream": True}, reply)
+    (turn,) = client.turns
+    assert turn.finish_reason is FinishReason.STOP
+    assert turn.message["content"] == "so " * 120
+    assert turn.message["tool_calls"][0]["function"]["name"] == "submit"
+
+
+async def test_a_stream_of_which_only_the_beginning_is_kept_is_a_fault_by_name(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_module, "_MOST_ANSWER_BYTES", 1_000_000)
+    body = {"model": "m", "messages": HI, "stream": True}
+    _, _, said = await client.post("chat/completions", body, padded_stream(2_000_000))
+    assert "submit" in said, "the client has all of it"
+    live = client.gateway.external.get("alice/e")
+    assert live is not None
+    [fault] = live.session.faults
+    assert "a streamed answer is over 0.954 MiB" in fault
+    assert fault in live.session.notices
+    outcome = to_episode(live).outcome
+    assert (outcome.error, outcome.message) == (ErrorKind.INFRASTRUCTURE, fault)
+    assert [turn.finish_reason for turn in client.turns] == [FinishReason.ABORT]
 
 
 async def test_others_are_answered_while_a_large_call_is_kept(

@@ -35,7 +35,7 @@ class ToyServer:
             model_dir, log_dir=log_dir, options=LocalOptions(kv_memory_gb=0.1, max_slots=16)
         )
         self._tags = [NEVER_TAGGED]
-        """By revision: each update of weights or tag is one."""
+        """Tags by revision: each update of weights or tag is one."""
         self._running: set[str] = set()
 
     def app(self) -> web.Application:
@@ -142,13 +142,13 @@ async def main(model_dir: Path, port: int, host: str = "127.0.0.1") -> None:
 
 def wait_for_leave_to_start(hold: Path) -> None:
     while hold.exists():
-        if hold.read_text() == "die":
+        if hold.read_text(encoding="utf-8") == "die":
             sys.exit("it cannot start")
         time.sleep(0.05)
 
 
 def wait_in_update(hold: Path) -> None:
-    while hold.exists() and hold.read_text() == "update":
+    while hold.exists() and hold.read_text(encoding="utf-8") == "update":
         hold.with_name("in-update").touch()
         time.sleep(0.05)
 
