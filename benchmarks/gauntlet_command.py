@@ -15,7 +15,7 @@ from verdicts import Judged, Verdict, judge
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 NUM_EVALUATIONS, NUM_TASKS = 10, 100
-SFT_STEPS = 200
+SFT_STEPS = 1000
 AWAY = re.compile(r"nats a token away|collapse|fell|forgot|put back|rolled back")
 """Notes that warn of a fall."""
 IDLE = re.compile(r"hardly moves|no gradient|no signal|nothing to learn|all earn the same|differ")

@@ -27,6 +27,7 @@ from areal_sdk.telemetry.terminal import counted
 
 Step = Mapping[str, Any]
 Settings = Mapping[str, Any]
+NOT_SET = "not set"
 
 
 class Need(StrEnum):
@@ -329,11 +330,14 @@ def _reward(
     if course.fell or len(steps) < bounds.many_steps:
         return None
     spread = _mean(steps, "batch/reward_std") or 0.0
+    warm_up = _setting(settings, "sft.steps")
+    # A model that cannot read the question plays by chance too, and rewards teach it little.
+    longer = f"warm up longer (sft.steps, {warm_up}), " if warm_up not in (0, NOT_SET) else ""
     return RunVerdict(
         Need.REWARD,
         f"rewards differ by {spread:.2g} within a batch, yet {course.told()}",
         "look whether chance decides the reward (areal-sdk inspect RUN --group ID shows the attempts at a task); if "
-        f"it is right, take more episodes a step (rollout.batch, {_setting(settings, 'rollout.batch')}) and more steps",
+        f"it is right, {longer}take more episodes a step (rollout.batch, {_setting(settings, 'rollout.batch')}) and more steps",
     )
 
 
@@ -392,5 +396,5 @@ def _setting(settings: Settings, key: str) -> object:
     """A setting as the run resolved it."""
     value: Any = settings
     for part in key.split("."):
-        value = value.get(part, "not set") if isinstance(value, Mapping) else "not set"
+        value = value.get(part, NOT_SET) if isinstance(value, Mapping) else NOT_SET
     return value

@@ -311,6 +311,12 @@ def test_a_rate_that_follows_a_bound_is_not_what_to_lower() -> None:
     assert verdict.cure.startswith("lower trainer.trust_region (0.3); or take more episodes a step")
 
 
+def test_a_run_that_learns_nothing_after_a_warm_up_is_told_to_warm_up_longer() -> None:
+    verdict = verdict_of(played(FLAT), {**SETTINGS, "sft": {"steps": 200}})
+    assert verdict is not None
+    assert "warm up longer (sft.steps, 200), take more episodes a step" in verdict.cure
+
+
 def test_a_reward_that_moves_more_than_the_success_is_what_is_looked_at() -> None:
     steps = played([0.0] * 24)
     for step, reward in zip(steps, RISING, strict=True):
