@@ -1,4 +1,4 @@
-"""The tests that a log did not run, by reason, security first: python scripts/not_run.py LOG
+"""The tests that a log did not run, by reason, flaky ones and security first: python scripts/not_run.py LOG
 
 The log is that of pytest with `-rs`, of one run or of several. `.ci/run` ends with this list.
 """
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SKIPPED = re.compile(r"SKIPPED \[(\d+)\] (.+?):(?:\d+: )?\s*(.+)")
-SAID = "!! NOT TESTED: "
-"""The beginning of a line that the CI run itself writes."""
+SAID = ("!! NOT TESTED: ", "!! FLAKY TEST: ")
+"""The beginnings of lines that the CI run itself writes."""
 SANDBOX = "bubblewrap"
 """A reason that names it is one of tests of the sandbox."""
 

@@ -49,6 +49,39 @@ def test_skipped_tests_are_listed_by_reason_and_those_of_the_sandbox_first(tmp_p
     assert told_of(tmp_path / "log") == ["no test was skipped"]
 
 
+FLAKY = """
+import pathlib, pytest
+pytestmark = pytest.mark.parametrize("n", range({count}))
+
+def test_sometimes(n):
+    once = pathlib.Path(f"once-{{n}}")
+    assert {again} and (once.exists() or once.touch())
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "again", "code", "flaky"),
+    [(3, True, 0, 3), (1, False, 1, 0), (4, True, 1, 0)],
+)
+def test_a_few_tests_that_pass_alone_are_named_and_do_not_fail(
+    tmp_path: Path, count: int, again: bool, code: int, flaky: int
+) -> None:
+    (tmp_path / "test_some.py").write_text(FLAKY.format(count=count, again=again))
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--rootdir", "."]
+    subprocess.run(pytest_, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "run_again.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert run.returncode == code, run.stdout
+    (tmp_path / "log").write_text(run.stdout)
+    assert sum("!! FLAKY TEST: " in line for line in told_of(tmp_path / "log")) == flaky
+
+
 @pytest.mark.parametrize("installs", [True, False])
 def test_ci_installs_bubblewrap_where_it_may_and_ends_with_the_list(
     tmp_path: Path, installs: bool
