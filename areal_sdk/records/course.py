@@ -13,6 +13,8 @@ PARTS, LEAST = 6, 3
 """A run is seen in windows of this part of its steps, and of at least so many steps."""
 GAIN, GAIN_ERRORS = 0.05, 3.0
 """A rise by this part of the scale, and by so many standard errors, is a gain."""
+LEAN_ERRORS = 2.0
+"""A rise by so many standard errors is no proof of a gain, and no proof of chance either."""
 LOSS, LOSS_ERRORS, LOSS_SHARE = 0.1, 4.0, 0.33
 """A drop by this part of the scale, by so many standard errors, and by this share of the gain, is a fall."""
 ENTROPY = 2.0
@@ -63,7 +65,15 @@ class Course:
 
     @property
     def rose(self) -> bool:
-        return self.last - self.first > max(GAIN * self.scale, GAIN_ERRORS * self.error)
+        return self._rose_by(GAIN_ERRORS)
+
+    @property
+    def leans_up(self) -> bool:
+        """Whether the measure seems to rise, also if chance may have done it."""
+        return self._rose_by(LEAN_ERRORS)
+
+    def _rose_by(self, errors: float) -> bool:
+        return self.last - self.first > max(GAIN * self.scale, errors * self.error)
 
     @property
     def fell(self) -> bool:

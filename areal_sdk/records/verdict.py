@@ -327,7 +327,7 @@ def _reward(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
     """A reward that depends on what the policy does."""
-    if course.fell or len(steps) < bounds.many_steps:
+    if course.fell or course.leans_up or len(steps) < bounds.many_steps:
         return None
     spread = _mean(steps, "batch/reward_std") or 0.0
     warm_up = _setting(settings, "sft.steps")

@@ -1,6 +1,7 @@
 """The verdict on a run: on recorded runs, and rule by rule on figures chosen here."""
 
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,14 @@ def test_a_rate_that_follows_a_bound_is_not_what_to_lower() -> None:
     verdict = verdict_of(steps, auto)
     assert verdict is not None
     assert verdict.cure.startswith("lower trainer.trust_region (0.3); or take more episodes a step")
+
+
+def test_a_rise_that_chance_may_have_made_is_not_called_chance() -> None:
+    generator = random.Random(3)
+    rising = [0.30 + 0.10 * step / 100 + generator.gauss(0.0, 0.09) for step in range(100)]
+    course = course_of(played(rising))
+    assert (course.leans_up, course.rose) == (True, False)
+    assert str(judged(played(rising))).startswith("too early to tell: success 0.3")
 
 
 def test_a_run_that_learns_nothing_after_a_warm_up_is_told_to_warm_up_longer() -> None:
