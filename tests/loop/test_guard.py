@@ -73,7 +73,9 @@ def test_weights_are_put_back_and_after_the_third_time_the_run_ends_with_them(
         "the weights and the optimiser of step 0 are back, and the bound of a step is halved (1 time of 3)"
         in lines[0]
     )
-    assert re.match(r"collapse: reward was 0\.5\d and is 0\.00 in the last 3 batches; ", lines[0])
+    assert re.match(
+        r"collapse: reward was 0\.[45]\d and is 0\.00 in the last 3 batches; ", lines[0]
+    )
     assert "for the last time: the run ends with them" in lines[2]
     assert lines[0] in inspect(str(run.path))
     books = run.read_ledger() or {}
@@ -117,7 +119,10 @@ def test_a_guard_that_only_warns_and_none_leave_the_weights(
     tmp_path: Path, guard: str, num_warnings: int
 ) -> None:
     output = finish(start(tmp_path, falls="8", run__steps=14, run__guard=guard))
-    assert len(re.findall("warning: the run has collapsed: reward was 0.5", output)) == num_warnings
+    assert (
+        len(re.findall(r"warning: the run has collapsed: reward was 0\.[45]", output))
+        == num_warnings
+    )
     assert run_dir(tmp_path).read_steps()[-1]["train/quality"] == 0.0
     assert kept(tmp_path) == []
 
@@ -126,10 +131,10 @@ def test_a_run_that_ends_with_worse_weights_says_how_to_take_the_better_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AREAL_TEST_QUALITY", str(tmp_path / "quality"))
-    output = finish(start(tmp_path, falls="10:0.82", run__steps=18))
+    output = finish(start(tmp_path, falls="10:0.7", run__steps=18))
     run, good = run_dir(tmp_path), tmp_path / "run" / "checkpoints" / "good-000000"
     assert re.search(
-        r"note: the last weights are clearly worse than those of step 0 \(reward 0\.4\d in the last batches, 0\.5\d around",
+        r"note: the last weights are clearly worse than those of step 0 \(reward 0\.3\d in the last batches, 0\.[45]\d around",
         output,
     )
     assert run.read_metrics(kind="end")[-1]["better"] == 0
