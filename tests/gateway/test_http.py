@@ -344,10 +344,10 @@ async def test_a_client_that_leaves_frees_its_slot(
                 await reply.content.readline()
         else:
             request = asyncio.create_task(http.post(url, json=ASK))
-            await asyncio.wait_for(engine.begun.wait(), 5)
+            await asyncio.wait_for(engine.begun.wait(), 60)
             request.cancel()
             await asyncio.gather(request, return_exceptions=True)
-    await asyncio.wait_for(engine.freed.wait(), 5)
+    await asyncio.wait_for(engine.freed.wait(), 60)
     assert session.turns == []
     assert session.faults == []
 

@@ -47,7 +47,7 @@ async def test_if_one_rank_cannot_start_none_stays(tmp_path: Path) -> None:
 async def test_the_death_of_any_rank_is_noticed(tmp_path: Path) -> None:
     children = await LocalLauncher(log_dir=tmp_path).launch(ranks(2))
     os.kill(children[1].pid, signal.SIGKILL)
-    async with asyncio.timeout(1.0):
+    async with asyncio.timeout(60.0):
         assert await first_exit(children) is children[1]
     await close(children)
 

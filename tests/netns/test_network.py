@@ -41,7 +41,7 @@ def test_machines_reach_one_another_until_a_link_is_down_and_leave_nothing() -> 
             here.remember(there)
             assert reaches(here, there)
             routes = here.start("ip", "route", stdout=subprocess.PIPE)
-            assert "default" not in routes.communicate(timeout=10)[0]
+            assert "default" not in routes.communicate(timeout=60)[0]
     assert listening.wait(10) == -9
     assert not list(Path("/run/netns").glob(f"{here.name[:-2]}-*"))
     assert not list(Path("/dev/shm").glob(f"{here.name[:-2]}-*"))

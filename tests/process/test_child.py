@@ -30,8 +30,8 @@ async def running(tmp_path: Path, entry: str = "serve") -> AsyncIterator[Child]:
         await child.aclose(grace_s=0.5)
 
 
-async def eventually(claim: Callable[[], bool | Awaitable[bool]], *, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
+async def eventually(claim: Callable[[], bool | Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
         while True:
             result = claim()
             if await result if isinstance(result, Awaitable) else result:
@@ -60,7 +60,7 @@ def children_of_this_process() -> set[str]:
 async def test_a_child_says_hello_answers_and_leaves(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         assert child.hello == {"pid": child.pid, "threads": "1"}
-        reply = await child.call("echo", {"a": [1, None]}, [b"", b"xyz"], timeout_s=5)
+        reply = await child.call("echo", {"a": [1, None]}, [b"", b"xyz"], timeout_s=60)
         assert reply.payload == {"a": [1, None]}
         assert [bytes(b) for b in reply.buffers] == [b"", b"xyz"]
     assert child.exited.result().code == 0
@@ -71,7 +71,7 @@ async def test_a_child_says_hello_answers_and_leaves(tmp_path: Path) -> None:
 async def test_numpy_arrays_travel_as_buffers(tmp_path: Path) -> None:
     arrays = [np.arange(6.0).reshape(2, 3), np.arange(10)[::2], np.zeros((0, 4))]
     async with running(tmp_path) as child:
-        back = (await child.call("echo", None, arrays, timeout_s=5)).buffers
+        back = (await child.call("echo", None, arrays, timeout_s=60)).buffers
     assert np.array_equal(np.frombuffer(back[0]).reshape(2, 3), arrays[0])
     assert np.array_equal(np.frombuffer(back[1], np.int64), [0, 2, 4, 6, 8])
     assert back[2].nbytes == 0
@@ -91,9 +91,9 @@ async def test_big_buffers_cross_in_both_directions_at_once(tmp_path: Path) -> N
 async def test_an_exception_in_the_child_names_its_kind(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         with pytest.raises(RemoteError, match="engine: fail: ValueError: no such row") as caught:
-            await child.call("fail", "no such row", timeout_s=5)
+            await child.call("fail", "no such row", timeout_s=60)
         assert (caught.value.kind, caught.value.message) == ("ValueError", "no such row")
-        assert (await child.call("echo", 1, timeout_s=5)).payload == 1
+        assert (await child.call("echo", 1, timeout_s=60)).payload == 1
 
 
 async def test_a_killed_child_fails_its_pending_calls_long_before_they_are_late(
@@ -111,20 +111,20 @@ async def test_a_killed_child_fails_its_pending_calls_long_before_they_are_late(
         with pytest.raises(ChildDiedError):
             await other
         with pytest.raises(ChildDiedError):
-            await child.call("echo", timeout_s=5)
+            await child.call("echo", timeout_s=60)
         assert child.exited.result().signal == signal.SIGKILL
 
 
 async def test_the_error_of_a_dead_child_ends_with_its_last_words(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         with pytest.raises(ChildDiedError, match="last line: about to die"):
-            await child.call("kill", timeout_s=5)
+            await child.call("kill", timeout_s=60)
 
 
 async def test_last_words_of_an_earlier_life_are_not_repeated(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         with pytest.raises(ChildDiedError, match="about to die"):
-            await child.call("kill", timeout_s=5)
+            await child.call("kill", timeout_s=60)
     async with running(tmp_path) as child:
         os.kill(child.pid, signal.SIGKILL)
         assert (await child.exited).last_lines == ("hello from the test",)
@@ -132,7 +132,7 @@ async def test_last_words_of_an_earlier_life_are_not_repeated(tmp_path: Path) ->
 
 async def test_an_answer_sent_just_before_death_still_arrives(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
-        reply = await child.call("leave", timeout_s=5)
+        reply = await child.call("leave", timeout_s=60)
         assert reply.payload == "bye"
         assert reply.buffers[0].nbytes == 3_000_000
         assert (await child.exited).code == 3
@@ -155,32 +155,32 @@ async def test_a_missed_deadline_leaves_the_stack_in_the_log(tmp_path: Path) -> 
 
 async def test_a_stream_brings_every_part_and_the_last_one(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
-        parts = child.stream("count", {"to": 3, "pause_s": 0.0}, idle_timeout_s=5)
+        parts = child.stream("count", {"to": 3, "pause_s": 0.0}, idle_timeout_s=60)
         got = [(part.payload, [bytes(b) for b in part.buffers]) async for part in parts]
     assert got == [(0, [b"0"]), (1, [b"1"]), (2, [b"2"]), ({"total": 3}, [])]
 
 
 async def test_leaving_a_stream_early_cancels_it_in_the_child(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
-        stream = child.stream("count", {"to": 100_000, "pause_s": 0.01}, idle_timeout_s=5)
+        stream = child.stream("count", {"to": 100_000, "pause_s": 0.01}, idle_timeout_s=60)
         async with aclosing(stream):
             async for part in stream:
                 if part.payload == 2:
                     break
-        reached = (await child.call("reached", timeout_s=5)).payload
+        reached = (await child.call("reached", timeout_s=60)).payload
         assert 3 <= reached < 100
 
 
 async def test_a_cancelled_call_that_waits_in_the_queue_is_never_seen(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
-        busy = child.stream("count", {"to": 30, "pause_s": 0.01}, idle_timeout_s=5)
+        busy = child.stream("count", {"to": 30, "pause_s": 0.01}, idle_timeout_s=60)
         async with aclosing(busy):
             await anext(busy)
-            doomed = asyncio.create_task(child.call("kill", timeout_s=5))
+            doomed = asyncio.create_task(child.call("kill", timeout_s=60))
             await asyncio.sleep(0.05)
             doomed.cancel()
             await asyncio.gather(doomed, return_exceptions=True)
-        assert (await child.call("echo", "alive", timeout_s=5)).payload == "alive"
+        assert (await child.call("echo", "alive", timeout_s=60)).payload == "alive"
 
 
 async def test_a_silent_stream_misses_its_deadline(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_a_child_that_will_not_leave_is_killed(tmp_path: Path) -> None:
 
 async def test_nothing_that_a_child_started_outlives_it(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
-        grandchild = (await child.call("litter", timeout_s=5)).payload
+        grandchild = (await child.call("litter", timeout_s=60)).payload
         assert is_alive(grandchild)
         os.kill(child.pid, signal.SIGKILL)
         await child.exited
@@ -268,4 +268,4 @@ def test_a_busy_child_dies_with_its_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         parent.kill()
-    asyncio.run(eventually(lambda: not is_alive(pid), within_s=2.0))
+    asyncio.run(eventually(lambda: not is_alive(pid)))

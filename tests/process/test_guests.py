@@ -24,7 +24,7 @@ async def host(log_dir: Path) -> AsyncIterator[Child]:
 
 async def guest_of(child: Child, *, token: str = "secret") -> Child:
     address = f"127.0.0.1:{child.hello['port']}"
-    return await visit(address, token=token, name="guest", host="host", timeout_s=10)
+    return await visit(address, token=token, name="guest", host="host", timeout_s=60)
 
 
 async def until_answered(child: Child, method: str, answer: object) -> None:

@@ -23,7 +23,7 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.network.join import connect_and_run
 address, token, name = sys.argv[1:]
 try:
-    code = connect_and_run(address, token=token, name=name, connect_timeout_s=1, start_timeout_s=10)
+    code = connect_and_run(address, token=token, name=name, connect_timeout_s=1, start_timeout_s=60)
 except ProcessError as exc:
     sys.exit(str(exc))
 sys.exit(code)
@@ -53,13 +53,13 @@ async def one_child(entry: str = "serve") -> "AsyncIterator[tuple[Child, subproc
     async with await Listener.open() as listener:
         with peers(listener, ["far"]) as (process,):
             spec = ProcessSpec("far", f"tests.process.entries:{entry}", threads=3)
-            (child,) = await listener.accept({"far": spec}, timeout_s=10)
+            (child,) = await listener.accept({"far": spec}, timeout_s=60)
             yield child, process
             await child.aclose(grace_s=0.5)
 
 
 async def waiting_at(listener: Listener, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(listener._waiting) < count:
             listener._arrived.clear()
             await listener._arrived.wait()
@@ -74,10 +74,10 @@ async def test_a_child_over_tcp_answers_like_any_other() -> None:
     async with one_child() as (child, process):
         assert child.hello == {"pid": process.pid, "threads": "3"}
         assert child.pid == process.pid
-        reply = await child.call("echo", "hi", [blob], timeout_s=10)
+        reply = await child.call("echo", "hi", [blob], timeout_s=60)
         assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), blob)
         with pytest.raises(RemoteError, match="ValueError: no"):
-            await child.call("fail", "no", timeout_s=5)
+            await child.call("fail", "no", timeout_s=60)
         await child.aclose()
         assert await ended(process) == 0
 
@@ -100,7 +100,7 @@ async def test_it_leaves_as_a_failure_when_the_main_process_is_gone() -> None:
     async with await Listener.open() as listener:
         with peers(listener, ["far"]) as (process,):
             spec = ProcessSpec("far", "tests.process.entries:serve")
-            (child,) = await listener.accept({"far": spec}, timeout_s=10)
+            (child,) = await listener.accept({"far": spec}, timeout_s=60)
             await child.kill()
             assert await ended(process) == os.EX_UNAVAILABLE
 
@@ -111,7 +111,7 @@ async def test_a_missed_deadline_asks_it_for_its_stacks() -> None:
             await child.call("spin", timeout_s=0.2)
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await asyncio.to_thread(lambda: any("in spin" in line for line in lines))
 
 
@@ -133,7 +133,7 @@ async def test_a_child_runs_nothing_for_a_main_process_that_does_not_know_the_to
             listener.token = "wrong"
             spec = ProcessSpec("far", "tests.process.entries:serve")
             with pytest.raises(ChildDiedError):
-                await listener.accept({"far": spec}, timeout_s=5)
+                await listener.accept({"far": spec}, timeout_s=60)
             assert await ended(process) == 1
             assert process.stderr is not None
             assert "does not know the token, so its entry is not run" in process.stderr.read()
@@ -145,12 +145,12 @@ async def test_garbage_is_refused_and_harms_nobody(garbage: bytes) -> None:
         host, port = listener.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(garbage)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert b"refused" in (await reader.read()).lower()
         writer.close()
         with peers(listener, ["far"]):
             spec = ProcessSpec("far", "tests.process.entries:serve")
-            (child,) = await listener.accept({"far": spec}, timeout_s=10)
+            (child,) = await listener.accept({"far": spec}, timeout_s=60)
             await child.aclose(grace_s=0.5)
 
 
@@ -172,7 +172,7 @@ async def test_one_that_cannot_start_ends_them_all() -> None:
                 "b": ProcessSpec("b", "tests.process.entries:refuses"),
             }
             with pytest.raises(RemoteError, match=r"b failed to start.*no such model"):
-                await listener.accept(specs, timeout_s=10)
+                await listener.accept(specs, timeout_s=60)
             assert [await ended(process) for process in processes] == [os.EX_UNAVAILABLE, 1]
 
 

@@ -162,7 +162,7 @@ async def test_nothing_that_a_command_starts_outlives_it(
         outcome = (await played(script + "echo '{\"reward\": 1}'", model_dir)).outcome
         assert outcome.reward == 1.0
     else:
-        outcome = (await played(script + "sleep 600", model_dir, episode_timeout_s=3.0)).outcome
+        outcome = (await played(script + "sleep 600", model_dir, episode_timeout_s=8.0)).outcome
         assert outcome.error is ErrorKind.TIMEOUT
         assert str(model_dir / "logs" / LOG) in outcome.message
     assert not is_alive(tmp_path / "1")

@@ -130,7 +130,7 @@ async def test_a_late_command_is_ended_and_replaced(model_dir: Path) -> None:
             time.sleep(600)
         answer(order, reward=1)
     """
-    async with runner_of(body, model_dir, episode_timeout_s=3.0) as runner:
+    async with runner_of(body, model_dir, episode_timeout_s=8.0) as runner:
         late = await play(runner, 0)
         assert late.outcome.error is ErrorKind.TIMEOUT
         assert (await play(runner, 1)).reward == 1.0

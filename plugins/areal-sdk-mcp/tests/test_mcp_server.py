@@ -141,7 +141,7 @@ def ends(pid: int) -> bool:
 )
 async def test_a_command_that_is_no_server_is_a_fault(command: str, message: str) -> None:
     server = McpServer(
-        command=command, start_timeout_s=0.3 if command in ("yes", "sleep 60") else 5
+        command=command, start_timeout_s=0.3 if command in ("yes", "sleep 60") else START_S
     )
     async with asyncio.timeout(START_S):
         with pytest.raises(EpisodeError, match=message) as raised:

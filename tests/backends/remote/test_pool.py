@@ -80,7 +80,7 @@ async def test_requests_wait_for_a_server_that_is_being_started_until_it_is_give
 async def test_a_request_waits_for_a_swap_and_for_the_owner(pool: Pool) -> None:
     for member in pool.servers:
         member.gate.clear()
-    waiting = asyncio.create_task(pool.acquire("", timeout_s=5))
+    waiting = asyncio.create_task(pool.acquire("", timeout_s=60))
     await asyncio.sleep(0)
     pool.running.clear()
     for member in pool.servers:

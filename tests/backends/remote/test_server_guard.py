@@ -61,7 +61,7 @@ def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
         until(lambda: is_gone(child))
     finally:
         starter.kill()
-        starter.wait(timeout=10)
+        starter.wait(timeout=60)
 
 
 def test_a_server_may_take_its_time_to_end(tmp_path: Path) -> None:

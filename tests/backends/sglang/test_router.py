@@ -51,7 +51,7 @@ class RouterProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
 
 @pytest.fixture
