@@ -9,8 +9,9 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
             $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
               2>/dev/null && echo $$python && break; done)
 BIN    := $(VENV)/bin
-# Processes that tests run in: many tests wait for processes of their own.
-WORKERS ?= 2
+# Processes that tests run in: one more than cores, since many tests wait for processes of their own. Two of them
+# used half of two cores.
+WORKERS ?= 3
 # A module stays in one process, since its fixtures may be whole runs; tests/conftest.py orders modules.
 SPREAD := --dist loadscope --no-loadscope-reorder
 CODE   := areal_sdk tests examples plugins benchmarks scripts
