@@ -33,11 +33,11 @@ from gateways.client import NUM_CLIENTS, TURNS, Conversation, cost
 from gateways.process import Seat, Server, ServerError, cpu_seconds_of
 from tables import table, write_section
 
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "serve.md"
 KEY = "sk-benchmark-0123456789"
-PLACE = Place(0, 2, users=["admin"])
+SHARD = Shard(0, 2, users=["admin"])
 NUM_DOORS = 32
 
 
@@ -90,7 +90,7 @@ class Fleet:
 
 
 def _owner(name: str, fleet: Fleet) -> int | None:
-    return None if fleet.owner is None else PLACE.of_session(f"admin/{name}")
+    return None if fleet.owner is None else SHARD.of_session(f"admin/{name}")
 
 
 @contextmanager
@@ -177,7 +177,7 @@ async def _arrives_at(url: str, http: aiohttp.ClientSession) -> int | None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     headers = {"Authorization": f"Bearer {KEY}"}
     async with http.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
-        return PLACE.of_reply((await reply.json())["id"])
+        return SHARD.of_reply((await reply.json())["id"])
 
 
 def main() -> None:

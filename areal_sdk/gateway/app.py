@@ -14,7 +14,7 @@ from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.model import ModelPlane
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.processes.membership import Membership, SharedFiles
-from areal_sdk.gateway.processes.siblings import NamedBy, Siblings, is_from_sibling
+from areal_sdk.gateway.processes.peers import NamedBy, Peers, is_from_peer
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
@@ -33,7 +33,7 @@ from areal_sdk.gateway.wire.http import (
     not_found,
 )
 
-COUNTS_PATH = "/sibling/counts"
+COUNTS_PATH = "/peer/counts"
 """The path at which the other processes of the server ask this one for its counts."""
 
 
@@ -83,7 +83,7 @@ class Gateway:
         self.sessions = SessionStore(
             completer,
             sampling=sampling or SamplingPolicy(),
-            place=membership.place if membership is not None else None,
+            shard=membership.shard if membership is not None else None,
             claims=self._shared.claims if self._shared is not None else None,
         )
         self.external = ExternalSessions(self.sessions, limits=external)
@@ -94,7 +94,7 @@ class Gateway:
             quota=quota,
             usage=self._shared.usage if self._shared is not None else None,
         )
-        self._siblings = Siblings(membership, accounts) if membership is not None else None
+        self._peers = Peers(membership, accounts) if membership is not None else None
         self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._engine = engine
@@ -108,7 +108,7 @@ class Gateway:
             access=self._access,
             accounts=accounts,
             base_url=lambda: self.base_url,
-            siblings=self._siblings,
+            peers=self._peers,
         )
 
     @property
@@ -120,7 +120,7 @@ class Gateway:
         """Listen. Port 0 takes a free one."""
         unix_path = door = None
         if self._membership is not None:
-            number = self._membership.place.number
+            number = self._membership.shard.number
             unix_path, door = self._membership.socket_of(number), self._membership.door_of(number)
         await self._server.start(
             self._application(), host=host, port=port, unix_path=unix_path, door=door
@@ -131,8 +131,8 @@ class Gateway:
         await self._server.aclose()
         self.sessions.close_all()  # of a gateway that never listened
         self._completer.close()
-        if self._siblings is not None:
-            self._siblings.close()
+        if self._peers is not None:
+            self._peers.close()
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
@@ -143,7 +143,7 @@ class Gateway:
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
-        if self._siblings is not None:
+        if self._peers is not None:
             app.router.add_get(COUNTS_PATH, self._guard(self._get_own_counts))
         self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
@@ -161,8 +161,8 @@ class Gateway:
         *,
         named_by: NamedBy = NamedBy.CALLER,
     ) -> Handler:
-        if self._siblings is not None:
-            handler = self._siblings.reaching_owner(handler, named_by)
+        if self._peers is not None:
+            handler = self._peers.reaching_owner(handler, named_by)
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)
 
     async def _get_openapi(self, request: web.Request) -> web.Response:
@@ -180,10 +180,10 @@ class Gateway:
                 code="invalid_api_key",
             )
         metrics, num_sessions = self._metrics, len(self.sessions)
-        if self._siblings is not None:
+        if self._peers is not None:
             metrics = GatewayMetrics()
             metrics.add(self._metrics.to_json())
-            for theirs in await self._siblings.ask_all(COUNTS_PATH):
+            for theirs in await self._peers.ask_all(COUNTS_PATH):
                 metrics.add(theirs["counts"])
                 num_sessions += theirs["num_sessions"]
         text = metrics.render(num_sessions, self._engine.version)
@@ -191,7 +191,7 @@ class Gateway:
 
     async def _get_own_counts(self, request: web.Request) -> web.StreamResponse:
         """The counts of this process, for the one that was asked for those of all."""
-        if not is_from_sibling(request):
+        if not is_from_peer(request):
             return await not_found(request)
         counts = self._metrics.to_json()
         return json_response({"counts": counts, "num_sessions": len(self.sessions)})

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.errors import ApiError, bad_request, episode_judged, session_closed
-from areal_sdk.gateway.processes.siblings import Guard, NamedBy, Siblings, is_from_sibling
+from areal_sdk.gateway.processes.peers import Guard, NamedBy, Peers, is_from_peer
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.access import Access, key_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
@@ -37,7 +37,7 @@ class ControlPlane:
         access: Access,
         accounts: Accounts,
         base_url: Callable[[], str],
-        siblings: Siblings | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._sessions = sessions
         self._external = external
@@ -45,7 +45,7 @@ class ControlPlane:
         self._access = access
         self._accounts = accounts
         self._base_url = base_url
-        self._siblings = siblings
+        self._peers = peers
 
     def add_routes(self, router: web.UrlDispatcher, *, guard: Guard) -> None:
         """Add the routes that need the admin key."""
@@ -82,8 +82,8 @@ class ControlPlane:
         """One session, or a group of siblings."""
         raw = await read_body(request)
         fields = Fields(parse_body(raw) if raw else {})
-        place = self._sessions.place
-        name = fields.text("id") or place.new_session_id("live-")
+        shard = self._sessions.shard
+        name = fields.text("id") or shard.new_session_id("live-")
         size = fields.integer("group_size", least=1, most=_LARGEST_GROUP)
         account = self._accounts.by_name(fields.text("user") or ADMIN)
         if account is None:
@@ -96,7 +96,7 @@ class ControlPlane:
         }
         fields.refuse_unknown()
         self._check_group(size)
-        if size is not None and not place.is_alone and place.is_name_of_user(name):
+        if size is not None and not shard.is_alone and shard.is_name_of_user(name):
             raise bad_request(
                 f"{name!r} is the name of a user: with serve.processes, a group needs another id",
                 param="id",
@@ -144,8 +144,8 @@ class ControlPlane:
         waiting = [external.session for external in self._external if external.ended is not None]
         sessions = [*self._sessions, *waiting]
         listed = [self._summary(session) for session in sessions]
-        if self._siblings is not None and not is_from_sibling(request):
-            for theirs in await self._siblings.ask_all("/control/sessions", key=key_of(request)):
+        if self._peers is not None and not is_from_peer(request):
+            for theirs in await self._peers.ask_all("/control/sessions", key=key_of(request)):
                 listed += theirs["sessions"]
         return json_response({"sessions": listed})
 

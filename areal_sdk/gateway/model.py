@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.processes.siblings import Guard
+from areal_sdk.gateway.processes.peers import Guard
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.session import Session

@@ -15,7 +15,7 @@ from typing import Any
 from areal_sdk.config import Config, Quota
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.processes.membership import Membership
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.server import check_host, reserve_port, url_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
@@ -79,9 +79,9 @@ async def open_gateways(
             "client": entrance.client,
         }
 
-        def make_spec(place: int, state: Mapping[str, Any]) -> ProcessSpec:
-            name = f"gateway-{place}"
-            own = {"name": name, "place": place, "state": dict(state), "version": engine.version}
+        def make_spec(shard: int, state: Mapping[str, Any]) -> ProcessSpec:
+            name = f"gateway-{shard}"
+            own = {"name": name, "shard": shard, "state": dict(state), "version": engine.version}
             return ProcessSpec(name, ENTRY, {**common, **own})
 
         pool = GatewayPool(
@@ -122,7 +122,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
             sampling=callers_sampling(config),
             users=users,
             membership=_membership(
-                args["place"],
+                args["shard"],
                 args["size"],
                 users,
                 args["directory"],
@@ -143,10 +143,10 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 
 def _membership(
-    place: int, size: int, users: Sequence[User], directory: str, secret: bytes
+    shard: int, size: int, users: Sequence[User], directory: str, secret: bytes
 ) -> Membership:
     names = [ADMIN, *(user.name for user in users)]
-    return Membership(Place(place, size, users=names), Path(directory), secret)
+    return Membership(Shard(shard, size, users=names), Path(directory), secret)
 
 
 def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON
-from areal_sdk.process.pools.supervision import Places
+from areal_sdk.process.pools.supervision import Slots
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
 from areal_sdk.rollout.reward_worker import SHARED_WORKER
@@ -27,12 +27,12 @@ class SharedWorker:
         self._spec = ProcessSpec("reward-shared", SHARED_WORKER, args)
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
-        self._places = Places(
+        self._slots = Slots(
             1, start=self._start, is_lost=lambda child: child.exited.done(), name="reward-shared"
         )
 
     async def start(self) -> None:
-        await self._places.start()
+        await self._slots.start()
 
     async def call(self, payload: JSON, episode: bytes, *, timeout_s: float) -> ChildReply | None:
         """The answer. None if the worker was lost or is blocked, perhaps by another call.
@@ -40,7 +40,7 @@ class SharedWorker:
         `RemoteError`: the reward raised, or was late.
         """
         try:
-            worker = await self._places.worker(0)
+            worker = await self._slots.worker(0)
         except RemoteError as exc:  # else it would look like an exception of the reward
             raise ProcessError(str(exc)) from exc
         try:
@@ -52,7 +52,7 @@ class SharedWorker:
         return None
 
     async def aclose(self) -> None:
-        for worker in await self._places.aclose():
+        for worker in await self._slots.aclose():
             await worker.aclose(grace_s=1.0)
 
     async def _start(self, index: int) -> Child:

@@ -14,8 +14,8 @@ import pytest
 from areal_sdk.config import ClusterSection
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.launch import LauncherSetup, first_exit
+from areal_sdk.launch.ray.driver import COMPARED, check_versions, own_versions
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
-from areal_sdk.launch.ray.placer import COMPARED, check_versions, own_versions
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
 from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
@@ -114,7 +114,7 @@ async def test_a_process_that_hangs_is_killed_on_its_node(launcher: RayLauncher)
 async def test_processes_end_with_the_run_however_it_ends(address: str, tmp_path: Path) -> None:
     launcher = await open_ray(setup_of(address, tmp_path))
     children = await launcher.launch(ranks(2))
-    await launcher._placer.kill()
+    await launcher._driver.kill()
     for child in children:
         await gone(child.pid)
     await close(children)
@@ -155,7 +155,7 @@ def test_losses_on_five_nodes_are_those_of_one_machine_bit_for_bit(
     assert curve(tmp_path / "there") == curve(tmp_path / "here")
     assert len(curve(tmp_path / "here")) == 3
     logs = {path.stem for path in run_dir(tmp_path / "there").logs.glob("*.log")}
-    assert logs == {"engine", "node-0", "node-1", "placer", "trainer-0", "trainer-1"}, output
+    assert logs == {"engine", "node-0", "node-1", "driver", "trainer-0", "trainer-1"}, output
 
 
 def test_what_the_cluster_cannot_hold_ends_the_run_at_once(address: str, tmp_path: Path) -> None:

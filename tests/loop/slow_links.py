@@ -20,7 +20,7 @@ from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 
 CHUNK_BYTES = 16 * 1024
 IN_FLIGHT = 64
@@ -37,7 +37,7 @@ class SlowLinks:
         self._to = split_address(address)
         self._delay_s, self._jitter_s, self._bytes_per_s = delay_s, jitter_s, bytes_per_s
         self._random = random.Random(0)
-        self._pumps = Chores()
+        self._pumps = BackgroundTasks()
 
     async def open(self) -> str:
         """The address to connect to in place of the other."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason
 from tests.loop.runs import DEADLINE_S, SCRIPTED, children_of, finish, run_dir
@@ -31,7 +31,7 @@ async def test_a_server_learns_from_the_callers_of_all_processes_and_survives_a_
             (victim,) = children_of(server.pid, "gateway-1")
             os.kill(victim, signal.SIGKILL)
             num_lost = sum(
-                Place(0, 2, users=["admin"]).of_session(f"admin/open-{i}") for i in range(8)
+                Shard(0, 2, users=["admin"]).of_session(f"admin/open-{i}") for i in range(8)
             )
             calling = asyncio.create_task(caller.keep_calling())
             await asyncio.wait({calling}, timeout=200)

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from tests.loop.runs import (
     SCRIPTED,
     children_of,
@@ -26,7 +26,7 @@ from tests.loop.runs import (
 )
 
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("alice", "bob", "carol", "dave", "admin")}
-PLACE = Place(0, 2, users=KEYS)
+SHARD = Shard(0, 2, users=KEYS)
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 HOLD = {"model": "tiny", "messages": [{"role": "user", "content": "hold"}]}
 
@@ -82,7 +82,7 @@ class Doors:
             http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
             await self._stack.enter_async_context(http)
             _, answer = await self._send(http, "/v1/chat/completions", CHAT, KEYS["dave"])
-            number = PLACE.of_reply(answer["id"])
+            number = SHARD.of_reply(answer["id"])
             assert number is not None
             self._of[number] = http
         return self
@@ -136,7 +136,7 @@ async def doors(served: Served) -> AsyncIterator[Doors]:
 def owned_by(number: int, prefix: str, *, user: str = "dave") -> str:
     """A session's name whose owner is that process."""
     names = (f"{prefix}-{i}" for i in range(100))
-    return next(name for name in names if PLACE.of_session(f"{user}/{name}") == number)
+    return next(name for name in names if SHARD.of_session(f"{user}/{name}") == number)
 
 
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -158,7 +158,7 @@ async def test_a_session_is_one_episode_wherever_its_requests_come_in(
         await doors.call(path, SAMPLES[path], key=key, door=1),
         await doors.call(f"/s/{name}{path}", SAMPLES[path], door=0),
     ]
-    assert {PLACE.of_reply(reply["id"]) for reply in replies} == {1}
+    assert {SHARD.of_reply(reply["id"]) for reply in replies} == {1}
     trace = await doors.call(f"/control/sessions/dave/{name}", key=KEYS["admin"], door=0)
     assert trace["num_turns"] == 3
     posted = {"turn": replies[0]["id"], "reward": 0.5}
@@ -179,7 +179,7 @@ async def test_a_connection_moves_to_the_owner_of_the_session_that_it_is_used_fo
                 given, answer = await doors._send(doors._of[0], path, CHAT, key)
                 assert given == 200, answer
             _, answer = await doors._send(doors._of[0], path, CHAT, KEYS["dave"])
-            assert PLACE.of_reply(answer["id"]) == number, "where the connection is now"
+            assert SHARD.of_reply(answer["id"]) == number, "where the connection is now"
         http = doors._of[0]
         assert http.connector is not None
         (connections,) = http.connector._conns.values()
@@ -223,7 +223,7 @@ async def test_stored_responses_counts_and_models_are_found_from_anywhere(doors:
 
 async def test_opened_sessions_are_reached_by_key_address_and_id(doors: Doors) -> None:
     admin = KEYS["admin"]
-    name = next(f"mine-{i}" for i in range(100) if PLACE.of_group(f"mine-{i}") == 1)
+    name = next(f"mine-{i}" for i in range(100) if SHARD.of_group(f"mine-{i}") == 1)
     group = await doors.call(
         "/control/sessions", {"id": name, "group_size": 3}, key=admin, door=0, status=201
     )
@@ -290,7 +290,7 @@ async def test_metrics_are_those_of_all_processes(doors: Doors) -> None:
     for door in (0, 1):
         await doors.call("/v1/chat/completions", CHAT, door=door)
     assert await turns(0) == await turns(1) == before + 2
-    await doors.call("/sibling/counts", key=KEYS["admin"], status=404)
+    await doors.call("/peer/counts", key=KEYS["admin"], status=404)
 
 
 async def test_pausing_is_the_main_processs_and_versions_are_known_everywhere(

@@ -25,4 +25,4 @@ def test_losses_over_real_addresses_are_those_of_one_machine_bit_for_bit(
     assert len(curve(tmp_path / "here")) == 3
     check_books(tmp_path / "there", trained=3 * 16)
     logs = {path.stem for path in run_dir(tmp_path / "there").logs.glob("*.log")}
-    assert logs == {"engine", "node-0", "node-1", "placer", "trainer-0", "trainer-1"}, output
+    assert logs == {"engine", "node-0", "node-1", "driver", "trainer-0", "trainer-1"}, output

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ChildDiedError
-from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts
+from areal_sdk.process.pools.supervision import RestartPolicy, Restarts, Slots
 
 
 class Nursery:
@@ -24,44 +24,44 @@ class Nursery:
             raise OSError("no memory")
         return self.count
 
-    def places(self, size: int) -> Places[int]:
-        return Places(size, start=self.start, is_lost=self.lost.__contains__, name="worker")
+    def slots(self, size: int) -> Slots[int]:
+        return Slots(size, start=self.start, is_lost=self.lost.__contains__, name="worker")
 
 
 async def test_a_lost_worker_is_replaced_and_the_others_stay() -> None:
     nursery = Nursery()
-    places = nursery.places(2)
-    await places.start()
-    assert places.workers == [1, 2]
+    slots = nursery.slots(2)
+    await slots.start()
+    assert slots.workers == [1, 2]
     nursery.lost.add(1)
-    assert places.workers == [2]
-    assert await places.worker(0) == 3
-    assert places.workers == [3, 2]
-    assert places.num_started == 3
-    assert await places.aclose() == [3, 2]
+    assert slots.workers == [2]
+    assert await slots.worker(0) == 3
+    assert slots.workers == [3, 2]
+    assert slots.num_started == 3
+    assert await slots.aclose() == [3, 2]
 
 
 async def test_who_waits_for_any_worker_learns_why_none_starts() -> None:
     nursery = Nursery()
-    places = nursery.places(2)
-    await places.start()
+    slots = nursery.slots(2)
+    await slots.start()
     nursery.lost |= {1, 2}
     nursery.last = 2
     with pytest.raises(OSError, match="no memory"):
-        await places.some()
+        await slots.some()
     nursery.last = 100
-    assert await places.some()  # the next one tries again
-    await places.aclose()
+    assert await slots.some()  # the next one tries again
+    await slots.aclose()
 
 
 async def test_a_waiter_whose_places_are_closed_gets_no_worker() -> None:
     nursery = Nursery()
-    places = nursery.places(1)
-    await places.start()
+    slots = nursery.slots(1)
+    await slots.start()
     nursery.lost.add(1)
-    waiting = asyncio.create_task(places.some())
+    waiting = asyncio.create_task(slots.some())
     await asyncio.sleep(0)
-    await places.aclose()
+    await slots.aclose()
     assert await waiting == []
 
 

@@ -430,12 +430,12 @@ async def test_who_waits_for_a_worker_replaces_one_that_is_lost_meanwhile(
 ) -> None:
     async with playing(sample_agents.plain_agent, model_dir, tmp_path) as play:
         pool = play.pool
-        for chore in pool._chores:
-            chore.cancel()  # nobody else watches
+        for task in pool._background:
+            task.cancel()  # nobody else watches
         (first,) = pool._workers
         first.is_retired = True
-        pool._places.fill(retry=False)
-        (place,) = pool._places._tasks
+        pool._slots.fill(retry=False)
+        (place,) = pool._slots._tasks
         place.add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
         async with asyncio.timeout(PATIENCE_S):
             worker = await pool._pick()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.process import ProcessSpec
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate
@@ -26,7 +26,7 @@ class Kept:
         self.news_at_start: list[Mapping[str, Any]] = []
         """News that come while the next process starts."""
         self.num_specs = 0
-        self._chores = Chores()
+        self._background = BackgroundTasks()
         self._args = {"model_dir": str(model_dir), "notes": str(directory / "notes")}
         self.pool = GatewayPool(
             self._make_spec,
@@ -42,7 +42,7 @@ class Kept:
     def _make_spec(self, place: int, state: Mapping[str, Any]) -> ProcessSpec:
         self.num_specs += 1
         for news in self.news_at_start:
-            self._chores.begin(self.pool.tell(news), name="news")
+            self._background.begin(self.pool.tell(news), name="news")
         self.news_at_start = []
         return ProcessSpec(f"gateway-{place}", "tests.rollout.gateway_entry:main", self._args)
 
@@ -62,7 +62,7 @@ async def kept(model_dir: Path, directory: Path) -> AsyncIterator[Kept]:
 async def test_a_process_that_stood_still_hears_the_news_when_it_goes_on(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_WITHIN_S", 0.1)
+    monkeypatch.setattr("areal_sdk.process.pools.broadcast.CONFIRM_WITHIN_S", 0.1)
     async with kept(model_dir, tmp_path) as one:
         (pid,) = one.pool.pids.values()
         os.kill(pid, signal.SIGSTOP)
@@ -70,7 +70,9 @@ async def test_a_process_that_stood_still_hears_the_news_when_it_goes_on(
             await one.pool.tell({"number": 2})
             await one.pool.tell({"number": 3})
             await one.engine.update_weights(WeightUpdate(7, None))
-            await until(lambda: one.pool._version.latest == 7 and not one.pool._version.is_heard)
+            await until(
+                lambda: one.pool._version.latest == 7 and not one.pool._version.is_confirmed
+            )
         finally:
             os.kill(pid, signal.SIGCONT)
         await until(lambda: {"heard 3", "version 7"} <= set(one.notes))
@@ -82,7 +84,7 @@ async def test_a_process_that_stood_still_hears_the_news_when_it_goes_on(
 async def test_a_process_that_refuses_the_first_news_is_told_again_and_is_not_left_behind(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_AGAIN_S", 0.0)
+    monkeypatch.setattr("areal_sdk.process.pools.broadcast.SEND_AGAIN_S", 0.0)
     async with kept(model_dir, tmp_path) as one:
         (first,) = one.pool.pids.values()
         one.news_at_start = [{"number": 2, "refusal": "the engine is away"}]

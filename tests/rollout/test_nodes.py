@@ -181,7 +181,7 @@ async def test_an_episode_that_kills_every_node_is_an_infrastructure_fault(
 async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_WITHIN_S", 0.1)
+    monkeypatch.setattr("areal_sdk.process.pools.broadcast.CONFIRM_WITHIN_S", 0.1)
     async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
         (pid,) = pool.pids.values()
         os.kill(pid, signal.SIGSTOP)
@@ -190,7 +190,7 @@ async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
             await pool.tell({"version": 5})
         finally:
             os.kill(pid, signal.SIGCONT)
-        await until(lambda: pool._news.is_heard)
+        await until(lambda: pool._engine_state.is_confirmed)
         found = await runner.run(request())
         assert {v for turn in found.turns for v in turn.versions} == {5}
         (warning,) = said
@@ -200,7 +200,7 @@ async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
 async def test_a_node_that_cannot_take_the_news_is_told_again(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_AGAIN_S", 0.0)
+    monkeypatch.setattr("areal_sdk.process.pools.broadcast.SEND_AGAIN_S", 0.0)
     async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
         await pool.tell({"version": 4, "refused_until": 3})  # it was told once, at its start
         found = await runner.run(request())

@@ -25,7 +25,7 @@ from areal_sdk.backends.remote.weights.distributor import label_of, version_of
 from areal_sdk.backends.remote.weights.swap import interrupt
 from areal_sdk.engine import EngineClient, EngineInfo, GenerateChunk, GenerateRequest, Tell
 from areal_sdk.errors import EngineError
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.user_code import load_user_object, reference_to
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class RemoteEngineClient(EngineClient):
         self._following = asyncio.Lock()
         """A lock that is held while states change, and never while a server is asked something."""
         self._probes: dict[Server, asyncio.Task[None]] = {}
-        self._interrupts = Chores()
+        self._interrupts = BackgroundTasks()
         self._told: dict[str, State] = {}
         """The state of each server, as the main process sees it."""
         self._version = 0

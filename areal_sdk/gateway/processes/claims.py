@@ -11,7 +11,7 @@ _MOST = 65_536
 
 
 class Claims:
-    """The latest names of sessions of one place, as digests in a file that survives the process.
+    """The latest names of sessions of one shard, as digests in a file that survives the process.
 
     Sessions are lost with their process. Without this a caller who goes on with one would get a new
     session of the same name, and its episode would lack its beginning.

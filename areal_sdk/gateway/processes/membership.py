@@ -5,7 +5,7 @@ from pathlib import Path
 
 from areal_sdk.config import Quota
 from areal_sdk.gateway.processes.claims import Claims
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
 from areal_sdk.gateway.sessions.accounts import Usage
 
@@ -14,7 +14,7 @@ from areal_sdk.gateway.sessions.accounts import Usage
 class Membership:
     """The membership of a gateway process, made by the main process for each."""
 
-    place: Place
+    shard: Shard
     directory: Path
     """Directory of the Unix sockets and the shared files of one server. Its path is short, because
     the path of a socket must be."""
@@ -30,20 +30,20 @@ class Membership:
         return self.directory / f"{number}.door"
 
     def open_usage(self, *, num_accounts: int) -> UsageFile:
-        return UsageFile(self.directory / "usage", num_accounts=num_accounts, size=self.place.size)
+        return UsageFile(self.directory / "usage", num_accounts=num_accounts, size=self.shard.size)
 
 
 class SharedFiles:
     """The files of one process: open until `close`."""
 
     def __init__(self, membership: Membership, *, num_accounts: int) -> None:
-        self._place = membership.place
-        path = membership.directory / f"claims-{self._place.number}"
+        self._shard = membership.shard
+        path = membership.directory / f"claims-{self._shard.number}"
         self.claims = Claims(path, secret=membership.secret)
         self._usage = membership.open_usage(num_accounts=num_accounts)
 
     def usage(self, account: int, quota: Quota) -> Usage:
-        return SharedUsage(self._usage, account, quota, place=self._place.number)
+        return SharedUsage(self._usage, account, quota, shard=self._shard.number)
 
     def close(self) -> None:
         self.claims.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,13 @@ class MovedConnections:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind(str(path))
-        self._chores = Chores()
+        self._background = BackgroundTasks()
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._take)
 
     async def aclose(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
-        await self._chores.cancel()
+        await self._background.cancel()
 
     def _take(self) -> None:
         for _ in range(_MOST_AT_ONCE):
@@ -79,7 +79,7 @@ class MovedConnections:
                 return
             for descriptor in descriptors:
                 sock = socket.socket(fileno=descriptor)
-                self._chores.begin(self._adopt(sock, raw), name="take a connection")
+                self._background.begin(self._adopt(sock, raw), name="take a connection")
 
     async def _adopt(self, sock: socket.socket, raw: bytes) -> None:
         try:

@@ -39,11 +39,11 @@ class UsageFile:
         """The numbers of one account."""
         return self._numbers[account * self._width : (account + 1) * self._width]
 
-    def forget(self, place: int) -> None:
-        """The process of that place is gone: nothing of it runs or is open."""
+    def forget(self, shard: int) -> None:
+        """The process of that shard is gone: nothing of it runs or is open."""
         for account in range(self._num_accounts):
             with RowLock(self.descriptor, account):
-                at = account * self._width + _ALLOWANCES + _COUNTS * place
+                at = account * self._width + _ALLOWANCES + _COUNTS * shard
                 for i in range(_COUNTS):
                     self._numbers[at + i] = 0.0
 
@@ -74,11 +74,11 @@ class RowLock:
 class SharedUsage(Usage):
     """One process's view of a row. The counts are sums over all processes; it changes its own."""
 
-    def __init__(self, file: UsageFile, account: int, quota: Quota, *, place: int) -> None:
+    def __init__(self, file: UsageFile, account: int, quota: Quota, *, shard: int) -> None:
         super().__init__(quota)
         self._file = file
         self._account = account
-        self._running = _ALLOWANCES + _COUNTS * place
+        self._running = _ALLOWANCES + _COUNTS * shard
         self._open = self._running + 1
         self._lock = RowLock(file.descriptor, account)
         self._bounds_requests = (

@@ -23,7 +23,7 @@ from areal_sdk.gateway.errors import (
 )
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.sampling.deadline import Deadline
-from areal_sdk.gateway.sampling.placer import PromptPlacer
+from areal_sdk.gateway.sampling.prompts import PromptBuilder
 from areal_sdk.gateway.sampling.reader import (
     Completed,
     CompletionReader,
@@ -65,7 +65,7 @@ class Completer:
         self._engine = engine
         self._max_request_s = max_request_s
         self.large = LargeWork()
-        self._placer = PromptPlacer(
+        self._prompts = PromptBuilder(
             tokenizer, renderer, self.large, max_context=lambda: self.max_context
         )
         self._announced: set[str] = set()
@@ -98,7 +98,7 @@ class Completer:
         self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
     ) -> int:
         """Prompt tokens that the request would have in this session."""
-        placed = await self._placer.place_messages(
+        placed = await self._prompts.prepare_messages(
             session, request, num_bytes, num_bytes, is_counted=True
         )
         return len(placed.prompt.tokens)
@@ -124,7 +124,7 @@ class Completer:
             )
         self._check_biases(request)
         try:
-            placed = await self._placer.place(session, request, num_bytes, num_new)
+            placed = await self._prompts.prepare(session, request, num_bytes, num_new)
             num_prompt = len(placed.prompt.tokens)
             room = self.max_context - num_prompt
             if room <= 0:

@@ -257,7 +257,7 @@ class ExternalSessions:
         """A session for one request: an episode of one turn, rewarded by its reply's id."""
         with account.request():  # before it opens: what is refused is no episode
             external = self.open(
-                account, self._sessions.place.new_session_id(f"{account.name}-"), is_alone=True
+                account, self._sessions.shard.new_session_id(f"{account.name}-"), is_alone=True
             )
             try:
                 with self._running(external):

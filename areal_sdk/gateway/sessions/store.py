@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import session_closed, session_lost
 from areal_sdk.gateway.processes.claims import Claims
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.replies import KeptReplies
@@ -25,11 +25,11 @@ class SessionStore:
         completer: TurnSampler,
         *,
         sampling: SamplingPolicy,
-        place: Place | None = None,
+        shard: Shard | None = None,
         claims: Claims | None = None,
     ) -> None:
-        """`place` and `claims` are of one of several processes."""
-        self.place = place or Place()
+        """`shard` and `claims` are of one of several processes."""
+        self.shard = shard or Shard()
         self._completer = completer
         self._claims = claims
         self.sampling = sampling
@@ -64,7 +64,7 @@ class SessionStore:
             sampling=sampling or self.sampling,
             seed=seed,
             split=split,
-            mark=self.place.mark,
+            mark=self.shard.mark,
         )
         self._by_id[session_id] = session
         for secret in (session.key, session.slug):

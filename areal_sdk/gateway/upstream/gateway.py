@@ -18,7 +18,7 @@ from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.openapi import upstream_document
-from areal_sdk.gateway.processes.siblings import NamedBy
+from areal_sdk.gateway.processes.peers import NamedBy
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access

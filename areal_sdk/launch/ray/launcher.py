@@ -20,17 +20,17 @@ from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.telemetry.waits import waiting
 
-PLACER = "areal_sdk.launch.ray.placer:main"
-PLACER_START_S = 120.0
+DRIVER = "areal_sdk.launch.ray.driver:main"
+DRIVER_START_S = 120.0
 ANSWER_S = 300.0
 WORKER_START_S = 300.0
 """Seconds that Ray may take to reserve room that is free, and then to start a Python process for
 each host: minutes, on a crowded machine."""
 SLACK_S = 30.0
-"""The placer's error is the one that is raised."""
+"""The driver's error is the one that is raised."""
 CONNECT_S = 90.0
 
 
@@ -39,8 +39,8 @@ async def open_ray(setup: LauncherSetup) -> "RayLauncher":
     require_package("ray", extra="ray", needed_for="placing processes in a Ray cluster")
     cluster = setup.cluster
     spec = ProcessSpec(
-        "placer",
-        PLACER,
+        "driver",
+        DRIVER,
         {"address": cluster.address, "run": setup.run},
         env={
             "RAY_ENABLE_AUTO_CONNECT": "0",  # what still waits at the end must not connect again
@@ -48,15 +48,15 @@ async def open_ray(setup: LauncherSetup) -> "RayLauncher":
         },
     )
     with raised_here(ConfigError):
-        placer = await spawn(spec, log_dir=setup.log_dir, start_timeout_s=PLACER_START_S)
-    host = cluster.listen_host or placer.hello["address"]
+        driver = await spawn(spec, log_dir=setup.log_dir, start_timeout_s=DRIVER_START_S)
+    host = cluster.listen_host or driver.hello["address"]
     try:
         listener = await Listener.open(host, cluster.listen_port)
     except BaseException:
-        await placer.kill()
+        await driver.kill()
         raise
     return RayLauncher(
-        placer,
+        driver,
         listener,
         log_dir=setup.log_dir,
         placement_timeout_s=cluster.placement_timeout_s,
@@ -67,14 +67,14 @@ class RayLauncher:
     """Places each job wherever the cluster has room, its processes close together."""
 
     def __init__(
-        self, placer: Child, listener: Listener, *, log_dir: Path, placement_timeout_s: float
+        self, driver: Child, listener: Listener, *, log_dir: Path, placement_timeout_s: float
     ) -> None:
-        self._placer = placer
+        self._driver = driver
         self._listener = listener
         self.host = split_address(listener.address)[0]
         self._log_dir = log_dir
         self._placement_timeout_s = placement_timeout_s
-        self._chores = Chores()
+        self._background = BackgroundTasks()
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         job = f"{specs[0].role}-{secrets.token_hex(3)}"
@@ -87,7 +87,7 @@ class RayLauncher:
             raise
         everyone = asyncio.gather(*(asyncio.shield(child.exited) for child in children))
         everyone.add_done_callback(
-            lambda _: self._chores.begin(self._free(job), name=f"free {job}")
+            lambda _: self._background.begin(self._free(job), name=f"free {job}")
         )
         return children
 
@@ -110,9 +110,9 @@ class RayLauncher:
 
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
-        await self._chores.finish()
+        await self._background.finish()
         await self._listener.aclose()
-        await self._placer.aclose(grace_s=10.0)
+        await self._driver.aclose(grace_s=10.0)
 
     async def _place(
         self, job: str, specs: Sequence[ProcessSpec], *, timeout_s: float
@@ -182,11 +182,11 @@ class RayLauncher:
         self, method: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
     ) -> Any:
         with raised_here(ProcessError):
-            reply = await self._placer.call(method, payload, timeout_s=timeout_s)
+            reply = await self._driver.call(method, payload, timeout_s=timeout_s)
         return reply.payload
 
     async def _free(self, job: str) -> None:
-        with contextlib.suppress(ProcessError):  # a placer that is gone has freed everything
+        with contextlib.suppress(ProcessError):  # a driver that is gone has freed everything
             await self._ask("free", {"job": job})
 
     def _signal(self, job: str, name: str, number: int) -> None:
@@ -194,7 +194,7 @@ class RayLauncher:
             with contextlib.suppress(ProcessError):
                 await self._ask("signal", {"job": job, "name": name, "number": number})
 
-        self._chores.begin(send(), name=f"signal {name}")
+        self._background.begin(send(), name=f"signal {name}")
 
 
 def _wanted(specs: Sequence[ProcessSpec]) -> list[JSON]:

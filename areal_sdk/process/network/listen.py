@@ -22,7 +22,7 @@ from areal_sdk.process.network.handshake import (
     notice_dead_peers,
     prove,
 )
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 
@@ -86,7 +86,7 @@ class Listener:
         self._waiting: dict[str, _Peer] = {}
         self._arrived = asyncio.Event()
         self._refused: list[str] = []
-        self._handshakes = Chores()
+        self._handshakes = BackgroundTasks()
         self._accepting = asyncio.create_task(self._accept_forever(), name="listener")
 
     @classmethod

@@ -1,1 +1,1 @@
-"""Several children at once: a fixed number of places, lost ones replaced, calls spread over workers."""
+"""Several children at once: a fixed number of slots, lost ones replaced, calls spread over workers."""

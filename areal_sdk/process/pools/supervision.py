@@ -1,6 +1,6 @@
 """Replaces children that are lost, unless too many were lost.
 
-`Places` keeps a fixed number of workers; `Restarts` decides when one more start is one too many;
+`Slots` keeps a fixed number of workers; `Restarts` decides when one more start is one too many;
 `started_again` makes the starts.
 """
 
@@ -18,10 +18,10 @@ from areal_sdk.errors import ChildDiedError, ProcessError
 Worker = TypeVar("Worker")
 
 
-class Places(Generic[Worker]):
-    """Fixed places with one worker each, running or starting. A lost worker is replaced.
+class Slots(Generic[Worker]):
+    """Fixed slots with one worker each, running or starting. A lost worker is replaced.
 
-    `fill` starts the replacements; the owner of the places calls `fill`, and ends the workers.
+    `fill` starts the replacements; the owner of the slots calls `fill`, and ends the workers.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Places(Generic[Worker]):
         name: str,
         replace: Callable[[int], Coroutine[Any, Any, Worker]] | None = None,
     ) -> None:
-        """`start` makes the worker of a place; `name` and the place's number name its task.
+        """`start` makes the worker of a slot; `name` and the slot's number name its task.
 
-        `replace` makes a later worker of the place; by default, `start` does.
+        `replace` makes a later worker of the slot; by default, `start` does.
         """
         self.num_started = 0
-        """Workers started so far; those beyond the number of places are replacements."""
+        """Workers started so far; those beyond the number of slots are replacements."""
         self._start = start
         self._replace = replace or start
         self._is_lost = is_lost
@@ -53,7 +53,7 @@ class Places(Generic[Worker]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error with which the worker of a place did not start; None if none failed."""
+        """The error with which the worker of a slot did not start; None if none failed."""
         tasks = (task for task in self._tasks if task.done() and not task.cancelled())
         return next((error for task in tasks if (error := task.exception()) is not None), None)
 
@@ -68,14 +68,14 @@ class Places(Generic[Worker]):
             self._fill(index, retry=retry)
 
     async def worker(self, index: int) -> Worker:
-        """The worker of one place, once it has started; a vacant place is filled first."""
+        """The worker of one slot, once it has started; a vacant slot is filled first."""
         self._fill(index, retry=True)
         return await asyncio.shield(self._tasks[index])
 
     async def some(self) -> list[Worker]:
         """Return at least one worker. If all are lost, wait for the first replacement that starts.
 
-        Raises the error with which a replacement did not start. Empty if the places were closed meanwhile.
+        Raises the error with which a replacement did not start. Empty if the slots were closed meanwhile.
         """
         self.fill(retry=True)
         while self._tasks and not self.workers:

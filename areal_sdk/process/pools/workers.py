@@ -14,8 +14,8 @@ from typing import Self
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON, Buffer
-from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.supervision import Places
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.pools.supervision import Slots
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import MemoryLimit, ProcessSpec
 
@@ -65,11 +65,11 @@ class WorkerPool:
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
         self._spares_cancelled = spares_cancelled
-        self._places = Places(
+        self._slots = Slots(
             size, start=self._start_worker, is_lost=lambda child: child.exited.done(), name=name
         )
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._chores = Chores()
+        self._background = BackgroundTasks()
         """Background tasks that return workers to the queue."""
         self._abandoned: set[Child] = set()
         """Workers that still run a cancelled call."""
@@ -84,7 +84,7 @@ class WorkerPool:
     async def start(self) -> None:
         """Start every worker; the first failure ends the others."""
         try:
-            await self._places.start()
+            await self._slots.start()
         except BaseException:
             await self.aclose()
             raise
@@ -119,7 +119,7 @@ class WorkerPool:
         except asyncio.CancelledError:
             if worker is not None and self._spares_cancelled:
                 left_s = began + timeout_s - clock()
-                self._chores.begin(
+                self._background.begin(
                     self._free_when_idle(index, worker, left_s), name=f"spare worker {index}"
                 )
             else:
@@ -136,9 +136,9 @@ class WorkerPool:
         self._is_closed = True
         self._free.put_nowait(0)  # a waiting call wakes up, and wakes the next
         busy = list(self._abandoned)
-        await self._chores.cancel()
+        await self._background.cancel()
         await asyncio.gather(*(worker.kill() for worker in busy), return_exceptions=True)
-        living = await self._places.aclose()
+        living = await self._slots.aclose()
         await asyncio.gather(*(worker.aclose(grace_s=1.0) for worker in living))
 
     async def __aenter__(self) -> Self:
@@ -168,7 +168,7 @@ class WorkerPool:
 
     async def _living_worker(self, index: int) -> Child:
         try:  # started again here, if its replacement failed or it died while idle
-            return await self._places.worker(index)
+            return await self._slots.worker(index)
         except RemoteError as exc:  # else it would look like an exception of the call
             raise ProcessError(str(exc)) from exc
 
@@ -193,14 +193,14 @@ class WorkerPool:
     def _replace(self, index: int, worker: Child | None) -> None:
         """Kill the worker, if it had started, and start a new one; other workers go on meanwhile."""
         self.num_replaced += 1
-        self._chores.begin(self._replace_worker(index, worker), name=f"replace worker {index}")
+        self._background.begin(self._replace_worker(index, worker), name=f"replace worker {index}")
 
     async def _replace_worker(self, index: int, lost: Child | None) -> None:
         try:
             if lost is not None:
                 await lost.kill()
             if not self._is_closed:
-                await self._places.worker(index)
+                await self._slots.worker(index)
         except ProcessError:
             pass  # the next call tries again, and raises the reason
         finally:

@@ -16,8 +16,8 @@ from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
 from areal_sdk.process.memory import machine_mb
-from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.supervision import Places, Restarts, started_again
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.pools.supervision import Restarts, Slots, started_again
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
@@ -53,7 +53,7 @@ class AgentPool(RolloutWorkflow):
         self._start_timeout_s = start_timeout_s
         self._memory = memory
         self._numbers = itertools.count(1)
-        self._places = Places(
+        self._slots = Slots(
             size,
             start=self._start_worker,
             replace=self._replace_worker,
@@ -63,14 +63,14 @@ class AgentPool(RolloutWorkflow):
         self._is_failure_said = False
         """The user knows why a worker did not start; none has started since."""
         self._workers: set[AgentProcess] = set()
-        """Every living worker, including the retired ones, which have no place."""
-        self._chores = Chores()
+        """Every living worker, including the retired ones, which have no slot."""
+        self._background = BackgroundTasks()
         self._is_closed = False
 
     @property
     def num_started(self) -> int:
         """Workers started so far; those beyond `size` are replacements."""
-        return self._places.num_started
+        return self._slots.num_started
 
     @property
     def pids(self) -> dict[str, int]:
@@ -81,11 +81,11 @@ class AgentPool(RolloutWorkflow):
         """Start every worker; the first failure ends the others."""
         try:
             with raised_here(ConfigError):  # about the user's file
-                await self._places.start()
+                await self._slots.start()
         except BaseException:
             await self.aclose()
             raise
-        self._chores.begin(self._watch(), name="watch agent workers")
+        self._background.begin(self._watch(), name="watch agent workers")
 
     async def run_episode(self, task: Task, context: EpisodeContext) -> Any:
         """The agent's result, played in the worker with the fewest episodes."""
@@ -96,17 +96,19 @@ class AgentPool(RolloutWorkflow):
             return await worker.play(number, order, context)
         except asyncio.CancelledError:
             if not self._is_closed:
-                self._chores.begin(self._stop(worker, number), name=f"stop {context.episode_id}")
+                self._background.begin(
+                    self._stop(worker, number), name=f"stop {context.episode_id}"
+                )
             raise
         finally:
             if worker.is_retired and not worker.aboard:
-                self._chores.begin(self._end(worker), name=f"end {worker.name}")
+                self._background.begin(self._end(worker), name=f"end {worker.name}")
 
     async def aclose(self) -> None:
         """End every worker. Episodes still in them fail. Idempotent."""
         self._is_closed = True
-        await self._chores.cancel()
-        await self._places.aclose()
+        await self._background.cancel()
+        await self._slots.aclose()
         await asyncio.gather(*(worker.aclose() for worker in self._workers))
         self._workers.clear()
 
@@ -136,7 +138,7 @@ class AgentPool(RolloutWorkflow):
         return worker
 
     async def _replace_worker(self, index: int) -> AgentProcess:
-        """A worker for a place whose worker is lost. Raises after too many failures."""
+        """A worker for a slot whose worker is lost. Raises after too many failures."""
         return await started_again(
             lambda: self._start_worker(index),
             restarts=Restarts(),
@@ -152,7 +154,7 @@ class AgentPool(RolloutWorkflow):
     async def _pick(self) -> AgentProcess:
         """The worker with the fewest episodes. If all are lost, waits for the first replacement."""
         try:
-            workers = [] if self._is_closed else await self._places.some()
+            workers = [] if self._is_closed else await self._slots.some()
         except Exception as exc:
             raise ProcessError(f"no worker for agent {self.name}: {exc}") from exc
         if not workers:
@@ -163,12 +165,14 @@ class AgentPool(RolloutWorkflow):
         """Replace lost workers; kill a worker whose event loop one step holds for too long."""
         while True:
             await asyncio.sleep(min(WATCH_EVERY_S, self._block_limit_s / 4))
-            self._places.fill(retry=False)  # the next episode tries again what did not start
+            self._slots.fill(retry=False)  # the next episode tries again what did not start
             for worker in list(self._workers):
                 if worker.is_gone:
                     self._workers.discard(worker)
                 elif (step := worker.step_over(self._block_limit_s)) is not None:
-                    self._chores.begin(worker.kill_for_blocking(step), name=f"kill {worker.name}")
+                    self._background.begin(
+                        worker.kill_for_blocking(step), name=f"kill {worker.name}"
+                    )
 
     async def _stop(self, worker: AgentProcess, number: int) -> None:
         """Cancel an episode. A worker whose code ignores that gets no new episodes."""

@@ -18,7 +18,7 @@ from typing import Any
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.agents.adapters import Play, agent_title, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
@@ -85,7 +85,7 @@ class AgentWorker:
         self._say_blocked_after_s = say_blocked_after_s
         self._pending = PendingCalls()
         self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
-        self._chores = Chores()
+        self._background = BackgroundTasks()
         self._turnstile = asyncio.Lock()
         """Lets one episode begin at a time, as in the runner: a first step often builds a client."""
         self._closed = asyncio.Event()
@@ -190,7 +190,7 @@ class AgentWorker:
             request.reply({"is_gone": True})
             return
         task.cancel()
-        self._chores.begin(self._report_end(task, request), name="report an end")
+        self._background.begin(self._report_end(task, request), name="report an end")
 
     async def _report_end(self, task: asyncio.Task[None], request: Request) -> None:
         await asyncio.wait({task}, timeout=CANCEL_GRACE_S)

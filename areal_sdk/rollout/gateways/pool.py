@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
-from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.news import News
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.pools.broadcast import Broadcast
 from areal_sdk.process.pools.supervision import Restarts, started_again
 from areal_sdk.rollout.gateways.sessions import GatewaySession
 
@@ -52,8 +52,8 @@ class GatewayProcess:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """The reason why the pool serves no more."""
         self._take = take
-        self._chores = Chores()
-        self._chores.begin(self._read(), name=f"reports of {child.name}")
+        self._background = BackgroundTasks()
+        self._background.begin(self._read(), name=f"reports of {child.name}")
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class GatewayProcess:
         return self.ended.done()
 
     async def aclose(self) -> None:
-        await self._chores.cancel()
+        await self._background.cancel()
         await self.child.aclose()
 
     async def _read(self) -> None:
@@ -105,9 +105,9 @@ class GatewayPool:
         forget: Callable[[int], None],
         say: Callable[[str], None],
     ) -> None:
-        """`make_spec` makes the process of a place from the state of the engine's entrance.
+        """`make_spec` makes the process with a number from the state of the engine's entrance.
 
-        `forget` is called when the process of a place is gone, before another one takes the place.
+        `forget` is called when the process with a number is gone, before another one takes its place.
         """
         self.base_url = base_url
         self.admin_key = admin_key
@@ -121,20 +121,20 @@ class GatewayPool:
         self._say = say
         self._gateways: dict[int, GatewayProcess] = {}
         self._observer: RemoteObserver | None = None
-        self._chores = Chores()
-        self._news: News[GatewayProcess, Mapping[str, Any]] = News(
-            "news of the engine", {}, tell=_tell_state, chores=self._chores, say=say
+        self._background = BackgroundTasks()
+        self._engine_state: Broadcast[GatewayProcess, Mapping[str, Any]] = Broadcast(
+            "news of the engine", {}, send=_tell_state, background=self._background, say=say
         )
-        self._version = News(
+        self._version = Broadcast(
             "the engine's version",
             engine.version,
-            tell=_tell_version,
-            chores=self._chores,
-            say=logger.info,  # who has not heard it has not heard the news either, and they are said
+            send=_tell_version,
+            background=self._background,
+            say=logger.info,  # who has not confirmed it has not confirmed the engine's state either, and that is said
         )
 
-        self._is_over = News(
-            "that learning has ended", False, tell=_tell_over, chores=self._chores, say=say
+        self._is_over = Broadcast(
+            "that learning has ended", False, send=_tell_over, background=self._background, say=say
         )
 
     @property
@@ -154,15 +154,15 @@ class GatewayPool:
 
     def end_learning(self) -> None:
         """Every process is told, and refuses rewards from then on. The observer is still told of every session."""
-        self._chores.begin(
-            self._is_over.tell(list(self._gateways.values()), True), name="tell the end"
+        self._background.begin(
+            self._is_over.send(list(self._gateways.values()), True), name="tell the end"
         )
 
     async def start(self, state: Mapping[str, Any]) -> None:
         """Start every process; the first failure ends the others."""
-        self._news.latest = state
-        places = range(self._size)
-        starting = [asyncio.create_task(self._start(p), name=f"start gateway-{p}") for p in places]
+        self._engine_state.latest = state
+        numbers = range(self._size)
+        starting = [asyncio.create_task(self._start(p), name=f"start gateway-{p}") for p in numbers]
         try:
             with raised_here(ConfigError):
                 await asyncio.gather(*starting)
@@ -175,8 +175,8 @@ class GatewayPool:
     async def watch(self) -> None:
         """Replace processes that die, until cancelled. Raises when one has died too often."""
         async with asyncio.TaskGroup() as group:
-            for place in range(self._size):
-                group.create_task(self._keep(place), name=f"keep gateway-{place}")
+            for number in range(self._size):
+                group.create_task(self._keep(number), name=f"keep gateway-{number}")
             group.create_task(self._tell_versions(), name="tell versions")
 
     async def tell(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class GatewayPool:
 
         The others are told until they confirm these news, or there are newer ones.
         """
-        await self._news.tell(self._gateways.values(), state)
+        await self._engine_state.send(self._gateways.values(), state)
 
     async def aclose(self) -> None:
         """End every process, after its sessions have been told of. Idempotent."""
@@ -199,38 +199,38 @@ class GatewayPool:
                 logger.warning("a gateway process did not end well: %s", error)
         if gateways:  # their last reports are read then
             await asyncio.wait([g.ended for g in gateways.values()], timeout=END_WITHIN_S)
-        await self._chores.cancel()
+        await self._background.cancel()
         await asyncio.gather(*(g.aclose() for g in gateways.values()))
         self._observer = None
 
-    async def _start(self, place: int) -> None:
-        state, version = self._news.number, self._version.number
-        spec = self._make_spec(place, self._news.latest)
+    async def _start(self, number: int) -> None:
+        state, version = self._engine_state.number, self._version.number
+        spec = self._make_spec(number, self._engine_state.latest)
         child = await spawn(spec, log_dir=self._log_dir)
-        gateway = self._gateways[place] = GatewayProcess(child, self._take)
-        await self._news.catch_up(gateway, state)
+        gateway = self._gateways[number] = GatewayProcess(child, self._take)
+        await self._engine_state.catch_up(gateway, state)
         await self._version.catch_up(gateway, version)
         await self._is_over.catch_up(gateway, 0)
 
-    async def _keep(self, place: int) -> None:
+    async def _keep(self, number: int) -> None:
         restarts = Restarts()
         while True:
-            gateway = self._gateways[place]
+            gateway = self._gateways[number]
             why = await asyncio.shield(gateway.ended)
             self.num_lost += 1
             self._lose_sessions(gateway, why)
             await gateway.aclose()
-            self._news.forget(gateway)
+            self._engine_state.forget(gateway)
             self._version.forget(gateway)
             self._is_over.forget(gateway)
-            self._forget(place)
+            self._forget(number)
             pause_s = restarts.pause_after(why, log_path=gateway.child.log_path)
             self._say(f"warning: {why}: its sessions are lost, another process takes its place")
             await asyncio.sleep(pause_s)
             await started_again(
-                partial(self._start, place),
+                partial(self._start, number),
                 restarts=restarts,
-                what=f"gateway-{place}",
+                what=f"gateway-{number}",
                 say=lambda why: self._say(f"warning: {why}"),
             )
 
@@ -244,7 +244,7 @@ class GatewayPool:
     async def _tell_versions(self) -> None:
         while True:
             if (version := self._engine.version) != self._version.latest:
-                await self._version.tell(self._gateways.values(), version)
+                await self._version.send(self._gateways.values(), version)
             await asyncio.sleep(WATCH_VERSION_S)
 
     def _take(
@@ -266,7 +266,7 @@ class GatewayPool:
                     if (known := gateway.sessions.get(number)) is not None:
                         known.oldest_version = age
             case {"asked": number, "what": what}:
-                self._chores.begin(self._do(gateway, number, what), name=what)
+                self._background.begin(self._do(gateway, number, what), name=what)
             case other:
                 raise ProcessError(f"{gateway.child.name} told of {other!r:.200}")
 

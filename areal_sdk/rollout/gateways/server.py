@@ -19,7 +19,7 @@ from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.process import Channel, ChannelClosedError, Request
 from areal_sdk.process.frames import Buffer
 from areal_sdk.process.inbox import Inbox, reply_after
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.types import WeightUpdate
 
 REPORT_AFTER_S = 0.05
@@ -51,16 +51,16 @@ class GatewayServer:
         self._is_due = False
         self._reports: Request | None = None
         self._asked: dict[int, asyncio.Future[str]] = {}
-        self._chores = Chores()
+        self._background = BackgroundTasks()
 
     async def run(self, gateway: Gateway) -> None:
         """Serve until the channel closes."""
         self._gateway = gateway
-        self._chores.begin(self._beat(), name="ages")
+        self._background.begin(self._beat(), name="ages")
         try:
             await self._inbox.until_closed()
         finally:
-            await self._chores.cancel()
+            await self._background.cancel()
 
     # what the gateway tells
 
@@ -137,7 +137,7 @@ class GatewayServer:
                 self._report()
             case "engine":
                 news = self.engine.client.told(request.payload)
-                self._chores.begin(reply_after(news, request, what=NEWS), name=NEWS)
+                self._background.begin(reply_after(news, request, what=NEWS), name=NEWS)
             case "version":
                 self.engine.hear_of(request.payload)
                 request.reply()
@@ -150,7 +150,7 @@ class GatewayServer:
                 self._gateway.external.end_learning()
                 request.reply()
             case "end":
-                self._chores.begin(self._end(request), name="end")
+                self._background.begin(self._end(request), name="end")
             case other:
                 request.fail(ValueError(f"no method {other!r}"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.groups import TriagedEpisode
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode
@@ -61,8 +61,8 @@ class RolloutNode:
         self._lost = ""
         """The reason why the node plays no more; empty while it does."""
         self._waits: list[tuple[str, float, float]] = []
-        self._chores = Chores()
-        self._chores.begin(self._read_reports(), name=f"reports of {child.name}")
+        self._background = BackgroundTasks()
+        self._background.begin(self._read_reports(), name=f"reports of {child.name}")
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class RolloutNode:
     async def aclose(self) -> None:
         """End the node. Episodes that it plays are lost."""
         self._lose("it was closed")
-        await self._chores.cancel()
+        await self._background.cancel()
         await self._child.aclose(grace_s=CLOSE_GRACE_S)
 
     # sending
@@ -142,9 +142,9 @@ class RolloutNode:
                 "acknowledged": acknowledged,
             }
             packs = [packed for _, _, packed in orders]
-            self._chores.begin(self._send("play", payload, packs), name="orders")
+            self._background.begin(self._send("play", payload, packs), name="orders")
         if stops:
-            self._chores.begin(self._send("stop", stops), name="stops")
+            self._background.begin(self._send("stop", stops), name="stops")
 
     async def _send(self, method: str, payload: Any, buffers: Sequence[bytes] = ()) -> None:
         try:

@@ -20,9 +20,9 @@ from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, rai
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
-from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.news import News
-from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts, started_again
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.pools.broadcast import Broadcast
+from areal_sdk.process.pools.supervision import RestartPolicy, Restarts, Slots, started_again
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage
@@ -54,7 +54,7 @@ class NodePool:
         longest_s: float = 600.0,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
-        """`make_spec` makes the process of a place, which is told the state of the engine's entrance.
+        """`make_spec` makes the process of a slot, which is told the state of the engine's entrance.
 
         `longest_s`: within this time every episode ends, retries included.
         """
@@ -63,11 +63,11 @@ class NodePool:
         self._infra_retries = infra_retries
         self._longest_s = longest_s
         self._say = say
-        self._chores = Chores()
-        self._news: News[RolloutNode, Mapping[str, Any]] = News(
-            "news of the engine", {}, tell=_tell, chores=self._chores, say=say
+        self._background = BackgroundTasks()
+        self._engine_state: Broadcast[RolloutNode, Mapping[str, Any]] = Broadcast(
+            "news of the engine", {}, send=_tell, background=self._background, say=say
         )
-        self._places = Places(
+        self._slots = Slots(
             size,
             start=self._start_node,
             replace=self._replace_node,
@@ -81,7 +81,7 @@ class NodePool:
     @property
     def num_started(self) -> int:
         """Nodes started so far; those beyond `size` are replacements."""
-        return self._places.num_started
+        return self._slots.num_started
 
     @property
     def pids(self) -> dict[str, int]:
@@ -90,14 +90,14 @@ class NodePool:
 
     async def start(self, state: Mapping[str, Any]) -> None:
         """Start every node; the first failure ends the others. `state` is that of the engine's entrance."""
-        self._news.latest = state
+        self._engine_state.latest = state
         try:
             with raised_here(ConfigError):  # about the user's file
-                await self._places.start()
+                await self._slots.start()
         except BaseException:
             await self.aclose()
             raise
-        self._chores.begin(self._watch(), name="watch rollout nodes")
+        self._background.begin(self._watch(), name="watch rollout nodes")
 
     def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner[Episode]":
         """Plays episodes of one stage: `async with` it."""
@@ -114,12 +114,12 @@ class NodePool:
 
         The others are told until they confirm these news, or there are newer ones.
         """
-        await self._news.tell(self._places.workers, state)
+        await self._engine_state.send(self._slots.workers, state)
 
     async def aclose(self) -> None:
         """End every node. Episodes still in them are lost. Idempotent."""
-        await self._chores.cancel()
-        await self._places.aclose()
+        await self._background.cancel()
+        await self._slots.aclose()
         nodes, self._nodes = self._nodes, set()
         await asyncio.gather(*(node.aclose() for node in nodes))
 
@@ -142,13 +142,13 @@ class NodePool:
 
     async def _pick(self) -> RolloutNode:
         """The node with the fewest episodes. If all are lost, waits for the first replacement."""
-        if (failure := self._places.failure) is not None:
+        if (failure := self._slots.failure) is not None:
             raise ProcessError(f"a rollout node cannot be replaced: {failure}") from failure
         nodes = [node for node in self._nodes if not node.is_lost]
         if not nodes:
             try:
                 async with waiting("rollouts: a node to play on", timeout_s=START_TIMEOUT_S):
-                    nodes = await self._places.some()
+                    nodes = await self._slots.some()
             except Exception as exc:
                 raise ProcessError(f"no rollout node is left: {exc}") from exc
             if not nodes:
@@ -156,11 +156,11 @@ class NodePool:
         return min(nodes, key=lambda node: len(node.playing))
 
     async def _start_node(self, index: int) -> RolloutNode:
-        known = self._news.number
-        (child,) = await self._launcher.launch([self._make_spec(index, self._news.latest)])
+        known = self._engine_state.number
+        (child,) = await self._launcher.launch([self._make_spec(index, self._engine_state.latest)])
         node = RolloutNode(child)
         try:
-            await self._news.catch_up(node, known)
+            await self._engine_state.catch_up(node, known)
         except BaseException:
             await node.aclose()
             raise
@@ -168,7 +168,7 @@ class NodePool:
         return node
 
     async def _replace_node(self, index: int) -> RolloutNode:
-        """A node for a place whose node is lost. Raises after too many failures."""
+        """A node for a slot whose node is lost. Raises after too many failures."""
         return await started_again(
             lambda: self._start_node(index),
             restarts=Restarts(RETRIES),
@@ -180,14 +180,14 @@ class NodePool:
         """Replace lost nodes, and show what the others wait for."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
-            for node in self._places.workers:
+            for node in self._slots.workers:
                 node.note_waits(longest_s=self._longest_s)
             for node in [node for node in self._nodes if node.is_lost]:
                 self._nodes.discard(node)
-                self._news.forget(node)
+                self._engine_state.forget(node)
                 self._say(f"warning: {node.lost_because}: another node takes its place")
-                self._chores.begin(node.aclose(), name=f"close {node.name}")
-            self._places.fill(retry=False)
+                self._background.begin(node.aclose(), name=f"close {node.name}")
+            self._slots.fill(retry=False)
 
 
 class NodeRunner(Generic[Ended]):

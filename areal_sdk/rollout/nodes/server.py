@@ -16,7 +16,7 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.process.frames import Buffer
 from areal_sdk.process.inbox import Inbox, reply_after
-from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.triaged import pack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request, with_values
@@ -61,7 +61,7 @@ class NodeServer:
         """Episodes that have ended, until they are acknowledged."""
         self._unreported: list[int] = []
         self._reports: Request | None = None
-        self._chores = Chores()
+        self._background = BackgroundTasks()
 
     async def run(self) -> None:
         """Play until the channel closes."""
@@ -70,7 +70,7 @@ class NodeServer:
             try:
                 await self._inbox.until_closed()
             finally:
-                tasks = [beat, *self._playing.values(), *self._chores]
+                tasks = [beat, *self._playing.values(), *self._background]
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
@@ -89,7 +89,7 @@ class NodeServer:
                         task.cancel()
             case "engine":
                 news = self._told(request.payload)
-                self._chores.begin(reply_after(news, request, what=NEWS), name=NEWS)
+                self._background.begin(reply_after(news, request, what=NEWS), name=NEWS)
             case other:
                 request.fail(ValueError(f"no method {other!r}"))
 

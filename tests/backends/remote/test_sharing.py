@@ -29,7 +29,7 @@ from tests.backends.sglang.waiting import until
 RUN = "run"
 NEVER_S = 3600.0
 """A test that waits for a deadline of a server fails."""
-SOON_S = 30.0
+SOON_S = 120.0
 REQUEST = GenerateRequest((10, 11, 12), 20, ignore_eos=True)
 
 

@@ -9,24 +9,24 @@ from areal_sdk.config import Quota
 from areal_sdk.gateway import ApiError
 from areal_sdk.gateway.processes.claims import Claims
 from areal_sdk.gateway.processes.hop import Answer
-from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
 from areal_sdk.gateway.sessions.accounts import Account
 
 
 def test_all_processes_agree_on_the_owner_and_share_the_sessions() -> None:
-    places = [Place(number, 4, users=["admin", "alice"]) for number in range(4)]
+    shards = [Shard(number, 4, users=["admin", "alice"]) for number in range(4)]
     names = [f"alice/{name}" for name in range(400)]
-    owners = [places[0].of_session(name) for name in names]
-    for place in places[1:]:
-        assert [place.of_session(name) for name in names] == owners
+    owners = [shards[0].of_session(name) for name in names]
+    for shard in shards[1:]:
+        assert [shard.of_session(name) for name in names] == owners
     assert all(60 < owners.count(number) < 140 for number in range(4)), "names of digits, too"
 
 
 def test_siblings_of_a_group_have_one_owner() -> None:
-    place = Place(0, 4, users=["alice"])
-    assert len({place.of_session(f"chess/{sibling}") for sibling in range(16)}) == 1
-    assert place.of_group("chess") == place.of_session("chess/3")
+    shard = Shard(0, 4, users=["alice"])
+    assert len({shard.of_session(f"chess/{sibling}") for sibling in range(16)}) == 1
+    assert shard.of_group("chess") == shard.of_session("chess/3")
 
 
 @pytest.mark.parametrize(
@@ -34,19 +34,19 @@ def test_siblings_of_a_group_have_one_owner() -> None:
     [("sk-p2-abc_-", 2), ("sk-p4-abc", None), ("sk-abc", None), ("sk-p2-abc/name", None)],
 )
 def test_a_key_that_was_made_up_tells_its_owner(name: str, owner: int | None) -> None:
-    assert Place(0, 4).of_key(name) == owner
+    assert Shard(0, 4).of_key(name) == owner
 
 
 def test_one_process_marks_nothing_and_owns_all() -> None:
-    place = Place()
-    assert place.mark == ""
-    assert place.of_session("alice/1") == place.number
+    shard = Shard()
+    assert shard.mark == ""
+    assert shard.of_session("alice/1") == shard.number
 
 
 def accounts(path: Path, quota: Quota) -> tuple[UsageFile, list[Account]]:
     """One account as two processes see it."""
     file = UsageFile(path, num_accounts=2, size=2)
-    usages = [SharedUsage(file, 1, quota, place=place) for place in range(2)]
+    usages = [SharedUsage(file, 1, quota, shard=shard) for shard in range(2)]
     return file, [Account("alice", quota, usage=usage) for usage in usages]
 
 

@@ -31,7 +31,7 @@ from areal_sdk.types import ForkReason, Message, Tool
 _LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
 
 
-class PromptPlacer:
+class PromptBuilder:
     """Finds the turn that a request continues, and renders the rest of its prompt."""
 
     def __init__(
@@ -48,7 +48,7 @@ class PromptPlacer:
         self._large = large
         self._max_context = max_context
 
-    async def place(
+    async def prepare(
         self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
     ) -> Prepared:
         if request.prompt_text is not None:
@@ -67,7 +67,7 @@ class PromptPlacer:
             return self._place_tokens(session, request, request.prompt_tokens)
         if request.drops_oldest and (cuts := cuts_of(request.messages)):
             return await self._place_latest(session, request, cuts, num_bytes, num_new)
-        return await self.place_messages(session, request, num_bytes, num_new)
+        return await self.prepare_messages(session, request, num_bytes, num_new)
 
     async def _place_latest(
         self,
@@ -79,21 +79,21 @@ class PromptPlacer:
     ) -> Prepared:
         """The longest end of the conversation that leaves room for an answer, in few attempts."""
 
-        async def place(asked: ChatRequest) -> Prepared | None:
+        async def prepare(asked: ChatRequest) -> Prepared | None:
             try:
-                placed = await self.place_messages(session, asked, num_bytes, num_new)
+                placed = await self.prepare_messages(session, asked, num_bytes, num_new)
             except ApiError as exc:
                 if exc.code != CONTEXT_OVERFLOW:
                     raise
                 return None
             return placed if len(placed.prompt.tokens) < self._max_context() else None
 
-        if (fits := await place(request)) is not None:
+        if (fits := await prepare(request)) is not None:
             return fits
         low, high, step = 0, len(cuts) - 1, 0
         while low < high:
             number = min(low + step, (low + high) // 2)
-            placed = await place(cuts[number].of(request))
+            placed = await prepare(cuts[number].of(request))
             if placed is None:
                 low, step = number + 1, 2 * step + 1
             else:
@@ -101,7 +101,7 @@ class PromptPlacer:
         session.notice(_LEFT_OUT)
         if fits is not None:
             return fits
-        return await self.place_messages(session, cuts[high].of(request), num_bytes, num_new)
+        return await self.prepare_messages(session, cuts[high].of(request), num_bytes, num_new)
 
     def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
         """Tokens that the prompt has at least, by the characters and the number of its messages.
@@ -147,7 +147,7 @@ class PromptPlacer:
                 param=param,
             ) from exc
 
-    async def place_messages(
+    async def prepare_messages(
         self,
         session: Session,
         request: ChatRequest,

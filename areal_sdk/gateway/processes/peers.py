@@ -40,17 +40,17 @@ class Guard(Protocol):
     ) -> Handler: ...
 
 
-def is_from_sibling(request: web.Request) -> bool:
+def is_from_peer(request: web.Request) -> bool:
     """Whether another process passed the request on: it came over the Unix socket."""
     transport = request.transport
     return transport is not None and not isinstance(transport.get_extra_info("sockname"), tuple)
 
 
-class Siblings:
+class Peers:
     """Sends each request to the owner of its session."""
 
     def __init__(self, membership: Membership, accounts: Accounts) -> None:
-        self._place = membership.place
+        self._shard = membership.shard
         self._accounts = accounts
         self._mover = Mover()
         self._latest: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
@@ -59,8 +59,8 @@ class Siblings:
             number: Hop(
                 membership.socket_of(number), door=membership.door_of(number), mover=self._mover
             )
-            for number in range(self._place.size)
-            if number != self._place.number
+            for number in range(self._shard.size)
+            if number != self._shard.number
         }
 
     def reaching_owner(self, handler: Handler, named_by: NamedBy) -> Handler:
@@ -74,7 +74,7 @@ class Siblings:
         owner_of = find[named_by]
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            if is_from_sibling(request):
+            if is_from_peer(request):
                 return await handler(request)
             owner = await owner_of(request)
             is_second = self._is_second(request, owner)
@@ -111,10 +111,10 @@ class Siblings:
     async def _by_caller(self, request: web.Request) -> int | None:
         slug, key = request.match_info.get("slug"), key_of(request)
         if slug is not None:
-            if (owner := self._place.of_slug(slug)) is not None:
+            if (owner := self._shard.of_slug(slug)) is not None:
                 return owner
             return self._of_name(self._accounts.by_key(key), slug)
-        if (owner := self._place.of_key(key)) is not None:
+        if (owner := self._shard.of_key(key)) is not None:
             return owner
         if self._accounts.by_key(key) is not None:
             return None
@@ -122,7 +122,7 @@ class Siblings:
         return self._of_name(self._accounts.by_key(key), name)
 
     def _of_name(self, account: Account | None, name: str) -> int | None:
-        return None if account is None else self._place.of_session(f"{account.name}/{name}")
+        return None if account is None else self._shard.of_session(f"{account.name}/{name}")
 
     async def _by_reply(self, request: web.Request) -> int | None:
         owner = await self._by_caller(request)
@@ -130,10 +130,10 @@ class Siblings:
         if owner is not None or not is_bare:
             return owner
         reply = await _text_in_body(request, "turn")
-        return None if reply is None else self._place.of_reply(reply)
+        return None if reply is None else self._shard.of_reply(reply)
 
     async def _by_path(self, request: web.Request) -> int | None:
-        return self._place.of_session(request.match_info["id"])
+        return self._shard.of_session(request.match_info["id"])
 
     async def _by_body(self, request: web.Request) -> int | None:
         if self._accounts.by_key(key_of(request)) is not self._accounts.admin:
@@ -144,7 +144,7 @@ class Siblings:
         if not isinstance(name, str) or not name:
             return None
         is_group = body.get("group_size") is not None
-        return self._place.of_group(name) if is_group else self._place.of_session(name)
+        return self._shard.of_group(name) if is_group else self._shard.of_session(name)
 
 
 async def _text_in_body(request: web.Request, field: str) -> str | None:

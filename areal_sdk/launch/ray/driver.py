@@ -51,14 +51,14 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             f"no Ray cluster answers at {args['address']!r} ({_first_line(exc)}): start one with "
             "`ray start --head`, or name its head: --set cluster.address=HOST:PORT"
         ) from exc
-    placer = Placer(args["run"])
+    driver = Driver(args["run"])
     channel.ready({"address": ray.util.get_node_ip_address()})
-    threads = ThreadPoolExecutor(32, thread_name_prefix="placer")
+    threads = ThreadPoolExecutor(32, thread_name_prefix="driver")
     try:
         while True:
             request = channel.receive()
             assert request is not None
-            threads.submit(_answer, placer, request)
+            threads.submit(_answer, driver, request)
     finally:
         ray.shutdown()
         threads.shutdown(wait=False, cancel_futures=True)
@@ -71,16 +71,16 @@ def _reach(address: str) -> None:
             pass
 
 
-def _answer(placer: "Placer", request: Request) -> None:
+def _answer(driver: "Driver", request: Request) -> None:
     handlers: dict[str, Callable[..., JSON]] = {
-        "shortage": placer.shortage,
-        "reserve": placer.reserve,
-        "reserved": placer.reserved,
-        "host": placer.host,
-        "start": placer.start,
-        "first_exit": placer.first_exit,
-        "signal": placer.signal,
-        "free": placer.free,
+        "shortage": driver.shortage,
+        "reserve": driver.reserve,
+        "reserved": driver.reserved,
+        "host": driver.host,
+        "start": driver.start,
+        "first_exit": driver.first_exit,
+        "signal": driver.signal,
+        "free": driver.free,
     }
     try:
         reply = handlers[request.method](**request.payload)
@@ -118,7 +118,7 @@ class _Job:
             )
 
 
-class Placer:
+class Driver:
     """The jobs of one run in the cluster."""
 
     def __init__(self, run: str) -> None:

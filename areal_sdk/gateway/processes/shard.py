@@ -10,16 +10,16 @@ _SLUG = re.compile(r"[A-Za-z0-9._-]*~p([0-9]+)-[0-9a-f]+")
 _REPLY = re.compile(r"[a-z]+[-_]p([0-9]+)-[0-9a-f]+")
 
 
-class Place:
+class Shard:
     """One of `size` processes that serve at one address. All agree on who owns what.
 
     Keys, addresses and replies that a process makes up carry the number of the process. A caller chooses
     other names, and their hash tells the owner.
 
-    >>> place = Place(1, 4)
-    >>> place.mark, place.of_key("sk-p3-secret"), place.of_key("sk-a-users-own-key")
+    >>> shard = Shard(1, 4)
+    >>> shard.mark, shard.of_key("sk-p3-secret"), shard.of_key("sk-a-users-own-key")
     ('p1-', 3, None)
-    >>> place.of_session(place.new_session_id("live-"))
+    >>> shard.of_session(shard.new_session_id("live-"))
     1
     """
 

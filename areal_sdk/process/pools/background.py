@@ -8,14 +8,14 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 
-class Chores:
+class BackgroundTasks:
     """Keeps each task until it ends. Iterates over the tasks that have not ended."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, chore: Coroutine[Any, Any, None], *, name: str) -> None:
-        self.keep(asyncio.create_task(chore, name=name))
+    def begin(self, task: Coroutine[Any, Any, None], *, name: str) -> None:
+        self.keep(asyncio.create_task(task, name=name))
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Keep a task that somebody awaits for a while only."""
