@@ -56,6 +56,8 @@ class SequenceMean:
 class ConstantLength:
     """Each token counts the same in every step: 1 / (S `length`), however long the answers are.
 
+    Liu et al. 2025, arXiv 2503.20783: a mean over an answer's own length would spare long wrong answers.
+
     >>> ConstantLength(length=10)([1, 3])
     Shares(weights=(1.0, 1.0), divisor=20.0)
     """

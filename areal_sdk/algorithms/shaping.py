@@ -16,7 +16,8 @@ NEAR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Overlong:
-    """A soft limit: the penalty grows over the last `margin` tokens before `limit`.
+    """A soft limit: the penalty grows over the last `margin` tokens before `limit`. DAPO's overlong shaping, Yu et al. 2025,
+    arXiv 2503.14476.
 
     >>> soft = Overlong(limit=100, margin=20, penalty=1.0)
     >>> soft(80), soft(90), soft(100), soft(500)

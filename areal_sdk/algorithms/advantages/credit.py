@@ -66,6 +66,8 @@ class Returns:
 class GAE:
     """Generalised advantage estimation over trained tokens, with the values of a critic.
 
+    Schulman et al. 2015, arXiv 1506.02438, equation 16. The values are held fixed.
+
     An episode that ran into a limit ends like any other: nothing is expected after it.
     """
 

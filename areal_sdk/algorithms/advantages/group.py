@@ -44,6 +44,9 @@ class BatchStd:
 class GroupRelative:
     """GRPO: compares an episode's reward with the rewards of its siblings.
 
+    Shao et al. 2024, arXiv 2402.03300; without the standard deviation Dr.GRPO, Liu et al. 2025, arXiv 2503.20783; with
+    the batch's one Lite PPO, Liu et al. 2025, arXiv 2508.08221.
+
     A group of one, or of equal rewards, teaches nothing: its advantages are 0.
 
     With rewards per turn, a turn's return is compared with the siblings' returns from the same turn
@@ -92,7 +95,10 @@ class GroupRelative:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """RLOO: an episode's reward against the mean of its siblings', itself left out."""
+    """RLOO: an episode's reward against the mean of its siblings', itself left out.
+
+    Ahmadian et al. 2024, arXiv 2402.14740. The mean does not depend on the episode, so the gradient keeps its direction.
+    """
 
     discount: float
 

@@ -20,6 +20,8 @@ from areal_sdk.trajectory import TrajectoryGroup
 class BatchNormalised:
     """The advantages of another estimator, minus their mean, over their standard deviation.
 
+    Hu et al. 2025, REINFORCE++, arXiv 2501.03262.
+
     Both are taken over all trained tokens of the batch whose turn came to a reward; the others, turns
     after the last reward, are not trained. One scale for all sources: where rewards of
     one source are a hundred times larger than the others', the others learn a hundredth.

@@ -40,6 +40,10 @@ class OffPolicyWeight(Protocol):
 class ImportanceWeight:
     """w = exp(p - b), detached, at most `maximum`.
 
+    The weight makes samples of b speak for p: E_b[w f] = E_p[f]. The bound trades a bias for a finite variance (truncated
+    importance sampling; Ionides 2008, and for token streams IMPALA, Espeholt et al. 2018, arXiv 1802.01561). p and b
+    are held fixed: the weight has no gradient.
+
     >>> import torch
     >>> log_w = torch.tensor([0.0, 3.0])
     >>> ImportanceWeight(5.0).bound(log_w), ImportanceWeight(5.0, beyond=Beyond.MASK).bound(log_w)
@@ -86,6 +90,8 @@ class NoWeight:
 @dataclass(frozen=True, slots=True)
 class SecondMoment:
     """M2PO: leaves out the fewest terms after which the mean of (log w)^2 is below `threshold`.
+
+    Zheng et al. 2025, arXiv 2510.01161. The mask is held fixed during the update.
 
     The mean is over a whole minibatch and all ranks. One term always stays.
 

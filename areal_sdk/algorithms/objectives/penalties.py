@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class KL(StrEnum):
-    """Estimates of KL(q || reference) from tokens, with d = log q - log reference."""
+    """Estimates of KL(q || reference) from tokens, with d = log q - log reference.
+
+    Names and variances: Schulman 2020, Approximating KL Divergence. The tokens were sampled by b, not by q, so each is an
+    estimate for samples that are nearly fresh. The reference is held fixed.
+    """
 
     K1 = "k1"
     """d: unbiased as a number. As a loss its expected gradient is zero: use it in rewards."""

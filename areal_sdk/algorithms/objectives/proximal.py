@@ -8,7 +8,11 @@ if TYPE_CHECKING:
 
 
 class Proximal(StrEnum):
-    """The way to find p. At the start of a step, q itself is the policy that the step starts from."""
+    """The way to find p. At the start of a step, q itself is the policy that the step starts from.
+
+    A centre of its own, apart from the sampler: Hilton et al. 2021, arXiv 2110.00641; for language models AReaL,
+    Fu et al. 2025, arXiv 2505.24298. p is held fixed for the whole step.
+    """
 
     RECOMPUTE = "recompute"
     """The policy at the start of the step: one forward over all minibatches but the first."""

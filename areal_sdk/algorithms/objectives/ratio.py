@@ -27,6 +27,8 @@ class TokenRatio:
 class SequenceRatio:
     """GSPO: the geometric mean of the trajectory's ratios, against the mean of its advantages.
 
+    Zheng et al. 2025, arXiv 2507.18071, equation of s_i. p is held fixed; the gradient goes through every q of the mean.
+
     A trajectory is clipped whole or not at all. Advantages by turn become one for the trajectory.
     """
 
@@ -41,6 +43,8 @@ class SequenceRatio:
 @dataclass(frozen=True, slots=True)
 class SequenceTokenRatio:
     """GSPO-token: the value of the trajectory's ratio, the gradient of the token's own.
+
+    Same paper, section on GSPO-token: sg[s_i] q / sg[q].
 
     Advantages stay those of the tokens: turns keep the credit they were given.
     """

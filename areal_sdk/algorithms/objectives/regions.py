@@ -31,6 +31,9 @@ class TrustRegion(Protocol):
 class Clip:
     """PPO: min(r A, clip(r, 1 - low, 1 + high) A).
 
+    Schulman et al. 2017, arXiv 1707.06347, equation 7. A and p are held fixed; a term beyond the bound has no gradient.
+    A `high` above `low`: DAPO's clip-higher, Yu et al. 2025, arXiv 2503.14476.
+
     With one minibatch a step p is q itself, r is 1 and nothing is ever clipped: what bounds the
     update then is the weight and the learning rate.
     """
@@ -38,7 +41,8 @@ class Clip:
     low: float
     high: float
     dual: float | None = None
-    """Dual clip: where A < 0, the gain is never below `dual` * A, however large the ratio."""
+    """Dual clip: where A < 0, the gain is never below `dual` * A, however large the ratio. Ye et al. 2020, arXiv
+    1912.09729."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.low <= 1.0:
@@ -66,6 +70,8 @@ class Clip:
 class SoftGate:
     """SAPO: sigmoid(tau (r - 1)) 4 / tau in place of r; the slope at r = 1 is that of r itself.
 
+    Gao et al. 2025, arXiv 2511.20347. A and p are held fixed.
+
     A smaller tau trusts far ratios longer. Nothing is cut off: far terms fade.
     """
 
@@ -90,7 +96,10 @@ class SoftGate:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRatio:
-    """CISPO: clip(r, 1 - low, 1 + high), detached, times A log q: every token keeps a gradient."""
+    """CISPO: clip(r, 1 - low, 1 + high), detached, times A log q: every token keeps a gradient.
+
+    MiniMax-M1 2025, arXiv 2506.13585. The ratio itself is held fixed, and only log q has a gradient.
+    """
 
     low: float
     high: float

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class Surrogate:
     """Decoupled PPO and its relatives: the ratio q / p is held in a region, p / b is a weight.
 
-    Where p is b, the weight is 1 and this is PPO as the paper has it.
+    -(p / b) min((q / p) A, clip(q / p) A), the decoupled objective of Hilton et al. 2021 (arXiv 2110.00641) as AReaL uses
+    it (arXiv 2505.24298). b, p and A are held fixed; q alone has a gradient. Where p is b, the weight is 1 and this is PPO as
+    the paper has it.
     """
 
     region: TrustRegion

@@ -29,7 +29,10 @@ class Critic:
     def loss(
         self, values_T: "Tensor", old_T: "Tensor", returns_T: "Tensor", mask_T: "Tensor"
     ) -> Loss:
-        """Half the squared error; where clipped, the worse of the two, as PPO has it."""
+        """Half the squared error; where clipped, the worse of the two, as in PPO's published code (Schulman et al. 2017).
+
+        The targets and the values at the start of the step are held fixed.
+        """
         error_T = masked(values_T - returns_T, mask_T).square() / 2.0
         if self.clip is None:
             return Loss(error_T)
