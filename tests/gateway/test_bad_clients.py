@@ -14,7 +14,8 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.sessions.test_external import ALICE, Watcher, call, until
+from tests.gateway.sessions.test_external import ALICE, Watcher, call
+from tests.toolbox.waiting import until
 
 BODY: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Hi"}]}
 NEVER_ENDS = Reply("never ends", fault=Fault.HANG, after=2)

@@ -14,7 +14,7 @@ from areal_sdk.launch import LocalLauncher, first_exit
 from areal_sdk.launch.torchrun import TorchrunLauncher
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.listen import Listener
-from tests.process.test_child import children_of_this_process
+from tests.toolbox.processes import children_of_this_process
 
 RANK = "tests.process.entries:rank"
 

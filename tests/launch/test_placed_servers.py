@@ -17,9 +17,9 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.toy_vllm.placed import placed_engine
 from tests.backends.sglang.conftest import environment  # noqa: F401 - a fixture
-from tests.backends.sglang.waiting import until
 from tests.loop.rescore import largest_error
 from tests.loop.runs import finish, run_dir, start_training, wait_for_steps
+from tests.toolbox.waiting import until
 
 from .cluster import commands, lose_node, ray_cluster, raylet_of
 

@@ -20,7 +20,8 @@ from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
 from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
 from tests.loop.test_resume import curve
-from tests.process.test_child import is_alive
+from tests.toolbox.processes import is_alive
+from tests.toolbox.waiting import until
 
 from .cluster import commands, ray_cluster
 
@@ -122,9 +123,7 @@ async def test_processes_end_with_the_run_however_it_ends(address: str, tmp_path
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(30):
-        while is_alive(pid):  # noqa: ASYNC110 - another process's child
-            await asyncio.sleep(0.05)
+    await until(lambda: not is_alive(pid))
 
 
 def test_a_node_with_another_version_is_refused_before_anything_starts() -> None:

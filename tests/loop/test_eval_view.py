@@ -1,11 +1,9 @@
 """An evaluation tells that it goes on, in a terminal and in a pipe."""
 
-import asyncio
 import io
 import logging
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,6 +12,7 @@ from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task, Turn
 from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command
+from tests.toolbox.waiting import until
 
 EPISODE = Episode("e", Task("t"), (), Outcome.scored(1.0))
 
@@ -28,12 +27,6 @@ class Terminal(io.StringIO):
 def view_on(stream: io.StringIO, *, heartbeat_s: float = 3600.0) -> EvalView:
     writer = TerminalView(stream, environ={"NO_COLOR": "1"})
     return EvalView(writer, name="agent on tiny", heartbeat_s=heartbeat_s)
-
-
-async def until(happened: Callable[[], object]) -> None:
-    async with asyncio.timeout(60.0):
-        while not happened():  # noqa: ASYNC110 - it has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 def test_the_rate_of_an_evaluation_is_of_all_the_time_that_it_played(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.loop.runs import press_ctrl_c_again, start_command, told
+from tests.toolbox.processes import is_alive
 
 AGENT = """
 import asyncio, os, subprocess, time
@@ -75,14 +76,6 @@ class Started:
     @property
     def alive(self) -> list[int]:
         return [pid for pid in self.pids if is_alive(pid)]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 @pytest.fixture

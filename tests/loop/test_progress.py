@@ -1,10 +1,9 @@
 """A run tells what it does at the moment, and that it still does it."""
 
-import asyncio
 import io
 import math
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from areal_sdk.telemetry.metrics import last_event, told
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import finish, start_training
+from tests.toolbox.waiting import until
 
 EPISODE = Episode("e", Task("t"), (), Outcome.scored(1.0))
 
@@ -55,12 +55,6 @@ async def shown(
     progress.begin(RunState())
     async with progress:
         yield progress
-
-
-async def until(happened: Callable[[], object]) -> None:
-    async with asyncio.timeout(60.0):
-        while not happened():  # noqa: ASYNC110 - it has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 def buffer() -> TrajectoryBuffer:

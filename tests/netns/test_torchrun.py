@@ -23,7 +23,7 @@ from tests.loop.runs import (
 from tests.loop.test_nodes import check_books
 from tests.loop.test_resume import curve
 from tests.netns.network import Machine, machines, why_not
-from tests.process.test_child import is_alive
+from tests.toolbox.processes import is_alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.process.test_child import children_of_this_process
+from tests.toolbox.processes import children_of_this_process
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, RemoteError
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.child import kill_all
+from tests.toolbox.processes import children_of_this_process, is_alive
 
 ENTRIES = "tests.process.entries"
 
@@ -37,24 +38,6 @@ async def eventually(claim: Callable[[], bool | Awaitable[bool]]) -> None:
             if await result if isinstance(result, Awaitable) else result:
                 return
             await asyncio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-            != "Z"
-        )
-    except FileNotFoundError:
-        return False
-
-
-def children_of_this_process() -> set[str]:
-    found: set[str] = set()
-    for path in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread that ended meanwhile
-            found.update(path.read_text().split())
-    return found
 
 
 async def test_a_child_says_hello_answers_and_leaves(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.pools.workers import WorkerPool
-from tests.process.test_child import children_of_this_process
+from tests.toolbox.processes import children_of_this_process
 
 ENTRY = "tests.process.entries:one_at_a_time"
 

@@ -25,6 +25,8 @@ from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_agents
+from tests.toolbox.processes import is_alive
+from tests.toolbox.waiting import until
 
 TASK = Task("task", {"question": "2+2?", "answer": "4"})
 PATIENCE_S = 60.0
@@ -71,18 +73,6 @@ class Play:
     async def beside(self, guest: "asyncio.Task[Any]", path: Path) -> None:
         """Return once `guest` has touched `path`."""
         await until(path.exists, guest)
-
-
-async def until(is_so: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():
-            for task in tasks:
-                assert not task.done(), task.result()
-            await asyncio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +14,8 @@ from areal_sdk.process.programs.program import Programs
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind
 from tests.rollout.playing import play
+from tests.toolbox.processes import is_alive
+from tests.toolbox.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "commands"
 LOG = "agent.log"
@@ -30,6 +31,10 @@ async def played(
     command.keep_output(model_dir / "logs")
     options.setdefault("infra_retries", 0)
     return await play(command, [said] * 3, model_dir, **options)
+
+
+def pid_in(file: Path) -> int:
+    return int(file.read_text(encoding="utf-8"))
 
 
 def log_of(model_dir: Path) -> str:
@@ -165,19 +170,8 @@ async def test_nothing_that_a_command_starts_outlives_it(
         outcome = (await played(script + "sleep 600", model_dir, episode_timeout_s=8.0)).outcome
         assert outcome.error is ErrorKind.TIMEOUT
         assert str(model_dir / "logs" / LOG) in outcome.message
-    assert not is_alive(tmp_path / "1")
-    assert not is_alive(tmp_path / "2")
-
-
-def is_alive(pid_file: Path) -> bool:
-    """Whether the process still runs; one that nobody has reaped does not."""
-    try:
-        stat = Path(f"/proc/{int(pid_file.read_text(encoding='utf-8'))}/stat").read_text(
-            encoding="utf-8"
-        )
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    assert not is_alive(pid_in(tmp_path / "1"))
+    assert not is_alive(pid_in(tmp_path / "2"))
 
 
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
@@ -189,16 +183,11 @@ def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
         "asyncio.run(Programs().run(words, env={}, stdin=pathlib.Path('/dev/null')))\n"
     )
     runner = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert is_alive(tmp_path / "pid")
+    wait_until((tmp_path / "pid").exists)
+    assert is_alive(pid_in(tmp_path / "pid"))
     runner.kill()
     runner.wait()
-    while is_alive(tmp_path / "pid"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_alive(pid_in(tmp_path / "pid")))
 
 
 async def test_an_output_is_read_to_its_end(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate
-from tests.rollout.test_agent_workers import is_alive, until
+from tests.toolbox.processes import is_alive
+from tests.toolbox.waiting import until
 
 
 class Kept:

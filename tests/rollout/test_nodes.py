@@ -28,7 +28,7 @@ from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.episode_log import prepare
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
-from tests.rollout.test_agent_workers import until
+from tests.toolbox.waiting import until
 
 
 def spec(model_dir: Path) -> Callable[[int, Mapping[str, Any]], ProcessSpec]:

@@ -16,8 +16,8 @@ from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind
-from tests.process.test_child import is_alive
 from tests.rollout.playing import PLAN, serving
+from tests.toolbox.processes import is_alive
 
 LOOP = """
     import json, os, sys, time, urllib.request

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from areal_sdk.telemetry.mirror.keeper import MirrorKeeper
 from areal_sdk.telemetry.mirror.layout import Whole, names_there
 from areal_sdk.telemetry.mirror.store import FolderStore, FsspecStore, Store, open_store
 from areal_sdk.types import Episode, Outcome, Task
+from tests.toolbox.waiting import wait_until
 
 DEADLINE_S = 60.0
 
@@ -249,7 +249,7 @@ def test_who_wrote_before_writes_no_more_and_says_so(
     (run.path / "report.html").write_text("of the first")
     keeper = MirrorKeeper(first, url="the mirror", how_to_resume="resume it")
     keeper.begin()
-    until(lambda: "is left alone from now on: the run goes on elsewhere" in caplog.text)
+    wait_until(lambda: "is left alone from now on: the run goes on elsewhere" in caplog.text)
     keeper.finish(within_s=DEADLINE_S)
     assert names_there(store) == ["step-000001", "step-000002"]
     assert store.read("report.html") is None
@@ -298,10 +298,10 @@ def test_a_mirror_that_fails_is_said_once_and_is_up_to_date_in_the_end(
     store.num_good = 0
     keeper.begin()
     write_step(run, 1)
-    until(lambda: store.num_good < -5)
+    wait_until(lambda: store.num_good < -5)
     store.num_good = 1000
     keeper.finish(within_s=DEADLINE_S)
-    until(lambda: "is up to date again" in caplog.text)
+    wait_until(lambda: "is up to date again" in caplog.text)
     assert names_there(store) == ["step-000001"]
     failures, recovery = (
         [m for m in caplog.messages if part in m] for part in ("cannot be written", "again")
@@ -339,10 +339,3 @@ def test_what_is_no_mirror_or_cannot_be_reached_is_refused_with_the_cure(tmp_pat
         open_store("no-such-scheme://x")
     with pytest.raises(ConfigError, match="areal-sdk fetch s3://bucket/run"):
         RunDir.open(Path("s3://bucket/run"))
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -22,7 +22,7 @@ from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.elsewhere import Elsewhere, can_mount
 from tests.backends.remote.toy_vllm.placed import placed_engine
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 REQUEST = GenerateRequest((10, 11, 12), 20, ignore_eos=True)
 

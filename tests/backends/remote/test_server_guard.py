@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from areal_sdk.backends.remote import _server_guard
+from tests.toolbox.waiting import wait_until
 
 # A server whose child, like one in the middle of its start, notices nobody's death.
 SERVER = """
@@ -37,13 +36,6 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def until(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("first", ["starter", "server"])
 def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
     first: str, tmp_path: Path
@@ -53,12 +45,12 @@ def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
     command = [sys.executable, "-c", STARTER, str(_server_guard.__file__), SERVER]
     starter = subprocess.Popen([*command, str(child_file), lifetime])
     try:
-        until(lambda: child_file.exists() and bool(child_file.read_text()))
+        wait_until(lambda: child_file.exists() and bool(child_file.read_text()))
         child = int(child_file.read_text())
         if first == "starter":
             assert not is_gone(child)
             starter.send_signal(signal.SIGKILL)
-        until(lambda: is_gone(child))
+        wait_until(lambda: is_gone(child))
     finally:
         starter.kill()
         starter.wait(timeout=60)
@@ -81,7 +73,7 @@ def test_a_server_may_take_its_time_to_end(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*command, sys.executable, "-c", slow, str(done)], start_new_session=True
     )
-    until(done.exists)
+    wait_until(done.exists)
     os.killpg(process.pid, signal.SIGTERM)
     process.wait(timeout=60)
     assert done.read_text() == "saved"

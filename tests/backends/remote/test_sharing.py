@@ -24,7 +24,7 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.process.network.ports import KeptPort
 from tests.backends.remote.toy_vllm import plugin
 from tests.backends.sglang.faulty_proxy import FaultyProxy
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 RUN = "run"
 NEVER_S = 3600.0

@@ -19,8 +19,8 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.testing import check_engine
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.toy_vllm import plugin
-from tests.backends.sglang.waiting import until
 from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training, wait_for_steps
+from tests.toolbox.waiting import until
 
 
 def server_of(pid: int) -> int:

@@ -16,7 +16,7 @@ from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 PROMPT = tuple(b"faults")
 PATIENT = ServerLimits(supervision=SupervisionOptions(check_every_s=0.5))

@@ -23,7 +23,7 @@ from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, start_server
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 pytestmark = pytest.mark.slow
 

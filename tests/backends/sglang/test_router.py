@@ -22,7 +22,7 @@ from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.test_processes import LIMITS, WAITS
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.rescoring import worst_error
-from tests.backends.sglang.waiting import until
+from tests.toolbox.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -22,6 +22,7 @@ from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control
+from tests.toolbox.waiting import until
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 ALICE = User("alice", "sk-alice-0123456789abcdef")
@@ -51,12 +52,6 @@ class Watcher:
                 self._news.clear()
                 await self._news.wait()
         return self.ended.pop(0)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_so():  # noqa: ASYNC110 - what is watched has no event
-            await asyncio.sleep(0.001)
 
 
 async def call(

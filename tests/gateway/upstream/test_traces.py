@@ -18,7 +18,7 @@ from areal_sdk.gateway.upstream import provider as provider_module
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import ErrorKind, FinishReason, Turn
-from tests.gateway.sessions.test_external import until
+from tests.toolbox.waiting import until
 
 ALICE = User("alice", "sk-alice-0123456789abcdef")
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
