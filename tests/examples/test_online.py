@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 
 from areal_sdk.process.user_code import load_user_module
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
-from tests.gateway.sessions.test_external import Watcher
+from tests.toolbox.gateway_requests import Watcher
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "online" / "thumbs.py"
 

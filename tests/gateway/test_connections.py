@@ -10,8 +10,7 @@ import pytest
 
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.sessions.test_external import ALICE, Watcher, call
-from tests.gateway.test_bad_clients import (
+from tests.gateway.raw_connections import (
     BODY,
     NEVER_ENDS,
     address,
@@ -20,8 +19,7 @@ from tests.gateway.test_bad_clients import (
     idle,
     raw_request,
 )
-from tests.gateway.test_control import control
-from tests.gateway.test_http import HI, post
+from tests.toolbox.gateway_requests import ALICE, HI, Watcher, call, control, post
 from tests.toolbox.waiting import until
 
 GIVEN = "sk-admin-0123456789abcdef"

@@ -7,24 +7,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import get, post
-
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
-
-
-async def control(
-    gateway: Gateway, method: str, path: str, body: Any = None, *, key: str | None = None
-) -> tuple[int, Any]:
-    url = gateway.base_url.replace("/v1", path)
-    headers = {"Authorization": f"Bearer {gateway.admin_key if key is None else key}"}
-    async with (
-        aiohttp.ClientSession(headers=headers) as http,
-        http.request(method, url, json=body) as reply,
-    ):
-        return reply.status, await reply.json()
+from tests.toolbox.gateway_requests import HI, control, get, post
 
 
 async def test_a_reply_of_several_choices_is_rewarded_by_turn(start_gateway: StartGateway) -> None:

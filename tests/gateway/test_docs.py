@@ -1,8 +1,6 @@
 """The page about the gateway says what the gateway does."""
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,22 +9,11 @@ from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tool_calls import FORMATS
 from areal_sdk.types import ForkReason
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_control import control
-from tests.gateway.test_http import HI, post
-
-PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
-
-
-def _fields(ending: str) -> list[str]:
-    """The names in the first column of the chat table's row that ends so."""
-    table = PAGE.partition("### `POST /v1/chat/completions`")[2].partition("###")[0]
-    (row,) = (line for line in table.splitlines() if line.endswith(f"{ending} |"))
-    return re.findall(r"`([a-z_]+)`", row.partition(" | ")[0])
-
+from tests.gateway.published import HONOURED, PAGE, _fields
+from tests.toolbox.gateway_requests import HI, control, post
 
 ACCEPTED = _fields("accepted: they change nothing about what a policy samples")
 NOTICED = _fields("accepted with a notice on the session")
-HONOURED = {*_fields("honoured"), *_fields("honoured, or overridden as above")}
 
 
 @pytest.mark.parametrize("field", ACCEPTED)

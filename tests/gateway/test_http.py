@@ -1,7 +1,6 @@
 """The server itself: who may speak, what is refused, what a lost connection does."""
 
 import asyncio
-import io
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,38 +14,11 @@ from openai import AsyncOpenAI
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway import Gateway, Session
+from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
-from areal_sdk.types import Message
 from tests.gateway.conftest import StartGateway
-
-HI: list[Message] = [{"role": "user", "content": "Hi"}]
-ASK = {"model": "policy", "messages": HI}
-
-
-async def post(
-    session: Session,
-    gateway: Gateway,
-    body: Any,
-    *,
-    path: str = "chat/completions",
-    headers: dict[str, str] | None = None,
-) -> tuple[int, Any]:
-    url = f"{session.base_url(gateway.base_url)}/{path}"
-    if isinstance(body, dict):
-        body = {"model": "policy", **body}
-    data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
-    async with aiohttp.ClientSession() as http, http.post(url, data=data, headers=headers) as reply:
-        raw = await reply.read()
-        is_json = reply.content_type == "application/json"
-        return reply.status, json.loads(raw) if is_json else raw.decode()
-
-
-async def get(url: str, key: str = "") -> tuple[int, Any]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as reply:
-        return reply.status, await reply.json()
+from tests.toolbox.gateway_requests import ASK, HI, get, post
 
 
 async def test_health_needs_no_key(start_gateway: StartGateway) -> None:
@@ -215,7 +187,7 @@ async def test_an_answer_of_no_tokens_is_refused(start_gateway: StartGateway, na
 
 
 async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> None:
-    from tests.gateway.wire.test_openai_client import CALL, TOOLS
+    from tests.toolbox.gateway_requests import CALL, TOOLS
 
     gateway, _ = await start_gateway(CALL)
     session = gateway.sessions.open("e")
@@ -225,7 +197,7 @@ async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> Non
 
 
 async def test_functions_beside_tools_are_tools_too(start_gateway: StartGateway) -> None:
-    from tests.gateway.wire.test_openai_client import CALL, TOOLS
+    from tests.toolbox.gateway_requests import CALL, TOOLS
 
     gateway, _ = await start_gateway([CALL, CALL.replace("calculator", "clock")])
     session = gateway.sessions.open("e")
@@ -504,7 +476,7 @@ async def test_streams_of_several_choices_are_told_apart(start_gateway: StartGat
 
 
 async def test_a_tool_choice_begins_the_answer(start_gateway: StartGateway) -> None:
-    from tests.gateway.wire.test_openai_client import TOOLS
+    from tests.toolbox.gateway_requests import TOOLS
 
     gateway, engine = await start_gateway('{"expression": "1"}}\n</tool_call>')
     session = gateway.sessions.open("e")
@@ -519,7 +491,7 @@ async def test_a_tool_choice_begins_the_answer(start_gateway: StartGateway) -> N
 
 
 async def test_tool_choice_none_reads_no_calls(start_gateway: StartGateway) -> None:
-    from tests.gateway.wire.test_openai_client import CALL, TOOLS
+    from tests.toolbox.gateway_requests import CALL, TOOLS
 
     gateway, _ = await start_gateway(CALL)
     session = gateway.sessions.open("e")

@@ -10,8 +10,8 @@ import pytest
 
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.sessions.test_external import ALICE
-from tests.gateway.test_bad_clients import BODY, close, connect
+from tests.gateway.raw_connections import BODY, close, connect
+from tests.toolbox.gateway_requests import ALICE
 
 SECRET = "sk-secret-0123456789abcdef"
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"

@@ -25,9 +25,8 @@ from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply
 from areal_sdk.types import Episode, WeightUpdate
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
-from tests.gateway.sessions.test_external import call
-from tests.gateway.test_control import control
 from tests.rollout import sample_rewards
+from tests.toolbox.gateway_requests import call, control
 
 KEY = "sk-alice-0123456789abcdef"
 

@@ -7,10 +7,9 @@ from areal_sdk.gateway.sessions.external import Ending
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.telemetry import DropReason
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
-from tests.gateway.sessions.test_external import call
-from tests.gateway.test_control import control
 from tests.rollout import sample_rewards
 from tests.rollout.test_callers import KEY, learn
+from tests.toolbox.gateway_requests import call, control
 
 
 async def test_sessions_without_a_reward_are_cancelled_and_written_when_the_server_stops(

@@ -12,7 +12,7 @@ from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.models import make_tiny_model
 from tests.backends.sglang.conftest import start_server, wait_until_they_sample
 from tests.gateway.model_dirs import CHATML
-from tests.gateway.tool_calls.test_plain_template import CONVERSATIONS, TOOLS, as_text, result
+from tests.toolbox.plain_tools import CONVERSATIONS, TOOLS, as_text, result
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
-from tests.gateway.sessions.test_external import ALICE, call
-from tests.gateway.test_bad_clients import BODY, close, connect, raw_request
+from tests.gateway.raw_connections import BODY, close, connect, raw_request
+from tests.toolbox.gateway_requests import ALICE, call
 from tests.toolbox.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -28,9 +28,8 @@ from areal_sdk.gateway.wire.http import body_limit
 from areal_sdk.models import resolve_model
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
-from tests.gateway.sessions.test_external import ALICE, call
-from tests.gateway.test_bad_clients import BODY, address, close
-from tests.gateway.test_http import get, post
+from tests.gateway.raw_connections import BODY, address, close
+from tests.toolbox.gateway_requests import ALICE, call, get, post
 from tests.toolbox.waiting import until
 
 SPECIALS = [

@@ -32,10 +32,8 @@ from areal_sdk.types import (
 )
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
-from tests.gateway.sessions.test_external import call
-from tests.gateway.tool_calls.test_parsers import TOOLS
-
-HI: list[Message] = [{"role": "user", "content": "Hi"}]
+from tests.gateway.tool_calls.three_tools import TOOLS
+from tests.toolbox.gateway_requests import HI, call
 
 
 async def test_versions_and_logprobs_are_the_engines(start_gateway: StartGateway) -> None:
@@ -200,7 +198,7 @@ RESPECTED: dict[str, tuple[dict[str, Any], Exclusion | None]] = {
 async def test_respected_sampling_is_context_only_where_it_is_not_the_policys(
     start_gateway: StartGateway, asked: dict[str, Any], reason: Exclusion | None
 ) -> None:
-    from tests.gateway.test_http import post
+    from tests.toolbox.gateway_requests import post
 
     gateway, engine = await start_gateway(sampling=SamplingPolicy(mode="respect"))
     session = gateway.sessions.open("e")
@@ -215,7 +213,7 @@ async def test_respected_sampling_is_context_only_where_it_is_not_the_policys(
 
 
 async def test_every_field_of_sampling_can_be_asked_for(start_gateway: StartGateway) -> None:
-    from tests.gateway.test_http import post
+    from tests.toolbox.gateway_requests import post
 
     gateway, engine = await start_gateway(sampling=SamplingPolicy(mode="respect"))
     session = gateway.sessions.open("e")
@@ -342,7 +340,7 @@ async def test_a_session_closed_before_its_first_token_reaches_no_engine(
 
 
 async def test_n_choices_are_siblings(start_gateway: StartGateway) -> None:
-    from tests.gateway.test_http import post
+    from tests.toolbox.gateway_requests import post
 
     gateway, _ = await start_gateway(["a", "b", "c"])
     session = gateway.sessions.open("e")

@@ -14,7 +14,7 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.session import Session
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import HI, post
+from tests.toolbox.gateway_requests import HI, post
 
 RESPECT = SamplingPolicy(mode="respect")
 ENDPOINTS: dict[str, dict[str, Any]] = {

@@ -14,63 +14,18 @@ from openai import AsyncOpenAI
 from areal_sdk.config import Quota, parse_config
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway import Gateway, winding_down
+from areal_sdk.gateway import winding_down
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
-from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
+from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.loop.gateway import live_limits
 from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_control import control
+from tests.toolbox.gateway_requests import ALICE, HI, Watcher, call, control
 from tests.toolbox.waiting import until
 
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
-ALICE = User("alice", "sk-alice-0123456789abcdef")
 BOB = User("bob", "sk-bob-0123456789abcdef")
 USERS = (ALICE, BOB)
-
-
-class Watcher:
-    """Observes live sessions."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.begun: list[str] = []
-        self.ended: list[ExternalSession] = []
-        self._news = asyncio.Event()
-        gateway.external.observe(self)
-
-    def opened(self, live: ExternalSession) -> None:
-        self.begun.append(live.id)
-
-    def finished(self, live: ExternalSession) -> None:
-        self.ended.append(live)
-        self._news.set()
-
-    async def next_ended(self) -> ExternalSession:
-        async with asyncio.timeout(20):
-            while not self.ended:
-                self._news.clear()
-                await self._news.wait()
-        return self.ended.pop(0)
-
-
-async def call(
-    gateway: Gateway,
-    path: str = "/v1/chat/completions",
-    body: Any = None,
-    *,
-    key: str = "",
-    method: str = "POST",
-) -> tuple[int, Any, Any]:
-    """Status, JSON and headers of one request."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    url = gateway.base_url.replace("/v1", path)
-    body = {"model": "policy", "messages": HI} if body is None else body
-    async with (
-        aiohttp.ClientSession(headers=headers) as http,
-        http.request(method, url, json=body if method == "POST" else None) as reply,
-    ):
-        return reply.status, json.loads(await reply.read()), reply.headers
 
 
 async def test_a_session_opens_on_first_use_by_address_or_by_key(

@@ -6,7 +6,7 @@ from areal_sdk.engine import GenerateRequest
 from areal_sdk.gateway import Gateway, Session
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import ASK, post
+from tests.toolbox.gateway_requests import ASK, post
 
 FAILS = Reply(fault=Fault.RAISE)
 FAULT = "the engine failed: scripted fault"

@@ -14,8 +14,9 @@ from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.testing import Fault, Reply, ScriptedEngine, scripted_logprob
 from areal_sdk.types import FinishReason, ForkReason
 from tests.gateway.conftest import StartGateway
-from tests.gateway.sessions.test_external import ALICE, HI, Watcher, call
-from tests.gateway.test_bad_clients import BODY, busy, idle
+from tests.gateway.raw_connections import BODY, busy, idle
+from tests.gateway.sessions.test_external import HI
+from tests.toolbox.gateway_requests import ALICE, Watcher, call
 from tests.toolbox.waiting import until
 
 TEXT = "never ends, for it hangs"

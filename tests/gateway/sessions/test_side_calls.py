@@ -8,7 +8,7 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.gateway.sessions.history import side_calls
 from areal_sdk.types import Exclusion, ForkReason, Turn
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_control import control
+from tests.toolbox.gateway_requests import control
 
 TITLE: list[Any] = [
     {"role": "system", "content": "You write titles."},

@@ -10,7 +10,7 @@ from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.types import Message
 from tests.gateway.conftest import StartGateway
-from tests.gateway.tool_calls.test_parsers import TOOLS
+from tests.gateway.tool_calls.three_tools import TOOLS
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 ASKED: Message = {"role": "user", "content": "Weather in Oslo?"}

@@ -15,7 +15,7 @@ from areal_sdk.testing import ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
 from tests.gateway.real_models import REAL_MODELS, real_model_dir
-from tests.gateway.test_http import post
+from tests.toolbox.gateway_requests import post
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 HI = {"role": "user", "content": "Hi"}

@@ -24,17 +24,8 @@ from areal_sdk.gateway.tool_calls.parser import (
     TextDelta,
     ToolCall,
 )
-from areal_sdk.types import Tool
 from tests.gateway.conftest import StartGateway
-
-
-def tool(name: str, *parameters: str) -> Tool:
-    properties = {parameter: {"type": "string"} for parameter in parameters}
-    schema = {"type": "object", "properties": properties}
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
-
-
-TOOLS = (tool("calculator", "expression"), tool("search", "query", "limit"), tool("now"))
+from tests.gateway.tool_calls.three_tools import TOOLS
 
 HERMES, PLAIN = FORMATS["hermes"], FORMATS["plain"]
 

@@ -1,7 +1,7 @@
 """The template of an exported model renders tools as the gateway does, token by token."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,14 @@ from areal_sdk.gateway.tokens.template import ChatTemplate, store_plain_tools
 from areal_sdk.types import Message, Tool
 from tests.gateway.model_dirs import CHATML, make_model_dir
 from tests.gateway.real_models import real_model_dir
+from tests.toolbox.plain_tools import (
+    ASKS,
+    CONVERSATIONS,
+    TOOLS,
+    as_text,
+    call,
+    said,
+)
 
 BASES = {
     "chatml": CHATML,
@@ -38,82 +46,6 @@ BASES = {
 }
 
 
-def function(name: str, parameters: Any = None, **more: Any) -> Tool:
-    found = {"name": name, **more}
-    if parameters is not None:
-        found["parameters"] = parameters
-    return {"type": "function", "function": found}
-
-
-TOOLS: Sequence[Tool] = (
-    function(
-        "calculator",
-        {
-            "type": "object",
-            "properties": {"expression": {"type": "string"}},
-            "required": ["expression"],
-        },
-        description="Evaluate an arithmetic expression.",
-    ),
-    function(
-        "search",
-        {
-            "type": "object",
-            "properties": {
-                "query": {"type": "string"},
-                "limit": {"type": ["integer", "null"]},
-                "order": {"enum": ["new", "old", 3, None]},
-                "items": {},
-                "any": True,
-            },
-            "required": ["query", "order"],
-        },
-        description="\n Find é.\nMore is not told.",
-    ),
-    function("now"),
-    function("items", {"type": "object"}, description=None),
-)
-
-
-def call(name: str, arguments: Any) -> Message:
-    made = {"id": "abcdefghi", "type": "function"}
-    return {**made, "function": {"name": name, "arguments": arguments}}
-
-
-def said(*calls: Message, content: str | None = None) -> Message:
-    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
-
-
-def result(text: Any) -> Message:
-    return {"role": "tool", "tool_call_id": "abcdefghi", "content": text}
-
-
-ASKS: Message = {"role": "user", "content": "What is 11+22?"}
-CONVERSATIONS: Mapping[str, Sequence[Message]] = {
-    "one question": [ASKS],
-    "a system message": [{"role": "system", "content": "Be brief."}, ASKS],
-    "a developer": [{"role": "developer", "content": "Be brief."}, ASKS],
-    "text in parts": [{"role": "user", "content": [{"type": "text", "text": t} for t in "ab"]}],
-    "a call and its result": [
-        ASKS,
-        said(call("calculator", {"expression": "11+22"})),
-        result("33"),
-    ],
-    "calls beside text": [
-        ASKS,
-        said(call("now", {}), call("search", {"query": "é\n", "limit": 3}), content="Let me see."),
-        result("one"),
-        result("two"),
-        {"role": "assistant", "content": "33"},
-        {"role": "user", "content": "Again"},
-    ],
-    "a tool that nobody declared": [ASKS, said(call("keys", {"a": [1, {"b": None}]})), result("")],
-    "another argument": [ASKS, said(call("calculator", {"text": "1", "expression": "2"}))],
-    "no content": [ASKS, {"role": "assistant", "content": None}, ASKS],
-    "thoughts": [ASKS, {"role": "assistant", "content": "33", "reasoning_content": "hm"}, ASKS],
-}
-
-
 def exported(directory: Path, base: str) -> tuple[Renderer, Renderer, PreTrainedTokenizerFast]:
     """The renderer that trained, the one of the exported model, and transformers' tokenizer of it."""
     make_model_dir(directory, "smollm2")
@@ -128,28 +60,6 @@ def models(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Renderer, Renderer, PreTrainedTokenizerFast]:
     return exported(tmp_path_factory.mktemp("plain") / "model", request.param)
-
-
-def as_text(messages: Sequence[Message]) -> Sequence[Message]:
-    """The conversation as the gateway takes it: one text for each content, arguments as JSON."""
-    written = []
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content)
-        changed = {**message, "content": content}
-        if message.get("tool_calls"):
-            changed["tool_calls"] = [
-                {**c, "function": {**c["function"], "arguments": _json(c["function"]["arguments"])}}
-                for c in message["tool_calls"]
-            ]
-        written.append(changed)
-    return written
-
-
-def _json(arguments: Any) -> str:
-    text = json.dumps(arguments, ensure_ascii=False)
-    return arguments if isinstance(arguments, str) else text
 
 
 def ids_of(

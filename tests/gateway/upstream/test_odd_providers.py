@@ -13,13 +13,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.upstream import provider as module
 from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
+from tests.toolbox.gateway_requests import ALICE
 
 SECRET = "sk-upstream-0123456789"
 ADMIN = "sk-admin-0123456789abcdef"
-ALICE = User("alice", "sk-alice-0123456789abcdef")
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 SSE = {"Content-Type": "text/event-stream"}
 

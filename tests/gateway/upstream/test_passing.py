@@ -15,17 +15,15 @@ from yarl import URL
 
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
 from areal_sdk.loop.api import serve_config
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import FinishReason
 from tests.gateway.conftest import StartGateway
+from tests.toolbox.gateway_requests import ALICE, HI
 
 SECRET = "sk-upstream-0123456789"
-ALICE = User("alice", "sk-alice-0123456789abcdef")
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
 Start = Callable[..., Awaitable[UpstreamGateway]]
 

@@ -11,17 +11,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.upstream import provider as provider_module
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import ErrorKind, FinishReason, Turn
+from tests.toolbox.gateway_requests import ALICE, HI
 from tests.toolbox.waiting import until
 
-ALICE = User("alice", "sk-alice-0123456789abcdef")
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 Reply = dict[str, Any] | Sequence[dict[str, Any]]

@@ -8,8 +8,7 @@ import pytest
 from areal_sdk.gateway import Gateway, Session
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import post
-from tests.gateway.wire.test_openai_client import CALL
+from tests.toolbox.gateway_requests import CALL, HI, post
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -20,8 +19,6 @@ TOOLS: list[Any] = [
         "input_schema": {"type": "object", "properties": {"expression": {"type": "string"}}},
     }
 ]
-
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
 
 def client_for(gateway: Gateway, session: Session) -> Any:

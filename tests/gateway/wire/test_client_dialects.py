@@ -9,10 +9,8 @@ from openai.types import chat, responses
 
 from areal_sdk.gateway import Session
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_control import control
-from tests.gateway.test_http import HI, get, post
-from tests.gateway.wire.test_openai_client import TOOLS
-from tests.gateway.wire.test_published_schemas import event_model, events_of, problems
+from tests.gateway.published import event_model, events_of, problems
+from tests.toolbox.gateway_requests import HI, TOOLS, control, get, post
 
 ASK_ITEM = {"role": "user", "content": "Hi"}
 SHELL = {

@@ -9,8 +9,7 @@ from areal_sdk.engine import GenerateRequest
 from areal_sdk.testing import Reply
 from areal_sdk.types import ForkReason
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import get, post
-from tests.gateway.wire.test_openai_client import client_for
+from tests.toolbox.gateway_requests import client_for, get, post
 
 
 async def test_token_ids_are_continued_and_recorded(start_gateway: StartGateway) -> None:

@@ -11,10 +11,8 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.gateway.untrusted import MAX_DEPTH, is_too_deep, loads
 from areal_sdk.types import Exclusion
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_control import control
-from tests.gateway.test_http import HI, post
-from tests.gateway.wire.test_fuzz import BODIES
-from tests.gateway.wire.test_openai_client import TOOLS
+from tests.gateway.wire.bodies import BODIES
+from tests.toolbox.gateway_requests import HI, TOOLS, control, post
 
 
 def nested(levels: int) -> Any:

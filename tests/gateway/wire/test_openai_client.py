@@ -6,32 +6,11 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
-from areal_sdk.gateway import Gateway, Session
 from areal_sdk.testing import Reply
 from tests.gateway.conftest import StartGateway
-
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "calculator",
-            "description": "Evaluate an expression.",
-            "parameters": {
-                "type": "object",
-                "properties": {"expression": {"type": "string"}},
-                "required": ["expression"],
-            },
-        },
-    }
-]
-
-CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
-
-
-def client_for(gateway: Gateway, session: Session, **options: Any) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=session.base_url(gateway.base_url), api_key=session.key, **options)
+from tests.toolbox.gateway_requests import CALL, TOOLS, client_for
 
 
 async def test_a_chat_is_answered_and_recorded(start_gateway: StartGateway) -> None:

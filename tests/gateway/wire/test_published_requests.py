@@ -12,8 +12,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import post
-from tests.gateway.wire.test_published_schemas import event_model, events_of, problems
+from tests.gateway.published import event_model, events_of, problems
+from tests.toolbox.gateway_requests import post
 
 NUM_REQUESTS = 200
 REQUESTS: dict[str, tuple[str, Any, Any, Any]] = {

@@ -8,8 +8,7 @@ import pytest
 
 from areal_sdk.testing import Reply
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_http import get, post
-from tests.gateway.wire.test_openai_client import CALL, client_for
+from tests.toolbox.gateway_requests import CALL, client_for, get, post
 
 TOOLS: list[Any] = [
     {

@@ -15,7 +15,7 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Exclusion
-from tests.gateway.test_http import HI
+from tests.toolbox.gateway_requests import HI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
