@@ -9,7 +9,7 @@ import pytest
 from areal_sdk.cli.serve import DEFAULT_PORT, with_port
 from areal_sdk.config import parse_config
 from tests.loop.runs import finish, refused, start_command, told
-from tests.loop.test_interrupts import deaf_to_ctrl_c
+from tests.toolbox.processes import deaf_to_ctrl_c
 
 
 @pytest.mark.parametrize("way", ["--port", "--set", "--config"])

@@ -22,3 +22,6 @@ def changed(spec: TrainerSpec, **settings: Any) -> TrainerSpec:
 def with_preset(spec: TrainerSpec, name: str, **options: Any) -> TrainerSpec:
     """`spec` with a built-in algorithm and these options of its table."""
     return replace(spec, preset=PresetSpec(f"areal_sdk.algorithms.presets:{name}", options))
+
+
+EVERYTHING = f"{Path(__file__).with_name('everything.py')}::everything"

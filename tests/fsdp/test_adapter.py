@@ -33,10 +33,10 @@ from areal_sdk.models.families import TRAINED_FAMILIES, adapted_layers
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration
+from tests.toolbox.families import saved
 
 from .episodes import make_groups
 from .specs import changed, trainer_spec, with_preset
-from .test_families import saved
 
 pytestmark = pytest.mark.filterwarnings(  # by PeftModel, which only these tests use
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

@@ -14,72 +14,17 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.staleness import mask_older
-from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.trajectory import PER_TOKEN, Branch, Trajectory, TrajectoryGroup
-from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
+from tests.fsdp.episodes import SAID, TURNS, branching_groups
+from tests.fsdp.gradients import GradientTrainer, reference_gradient
 
 from .agreement import assert_same_learning, assert_same_metrics, descending
 from .specs import changed, trainer_spec, with_preset
-from .test_trainer import GradientTrainer, reference_gradient
-
-VOCABULARY = 250
-TURNS, SAID, TOLD = 4, 6, 3
 
 
 @pytest.fixture
 def spec(model_dir: Path) -> TrainerSpec:
     return trainer_spec(model_dir, precision="float32", warmup_steps=0, learning_rate=1e-3)
-
-
-def thinking(rng: np.random.Generator, prompt: Sequence[int], name: str) -> Episode:
-    """Every prompt forks: it leaves the thought out of what was said before.
-
-    Beside them a turn that forks inside another's answer, an answer to the same prompt, and a turn
-    that is not trained but that others share with.
-    """
-
-    def draw(count: int) -> tuple[int, ...]:
-        tokens: list[int] = rng.integers(0, VOCABULARY, count).tolist()
-        return tuple(tokens)
-
-    turns: list[Turn] = []
-
-    def add(prompt: Sequence[int], keeper: int | None, num_shared: int) -> Turn:
-        logprobs = tuple((-4.0 - 3.0 * rng.random(SAID)).tolist())
-        made = Turn(
-            tuple(prompt)[num_shared:],
-            draw(SAID),
-            logprobs,
-            (0,) * SAID,
-            temperature=0.7 if len(turns) % 2 else 1.0,
-            num_shared=num_shared,
-            shares_with=keeper,
-            _before=None if keeper is None else turns[keeper],
-        )
-        turns.append(made)
-        return made
-
-    told = tuple(prompt)
-    latest = add(told, None, 0)
-    for _ in range(TURNS - 1):
-        keeper = turns.index(latest)
-        told = (*told, *latest.output_tokens[-2:], *draw(TOLD))
-        latest = add(told, keeper, latest.num_prompt)
-    add(turns[0].tokens[: turns[0].num_prompt + 2], 0, turns[0].num_prompt + 2)
-    add(turns[1].prompt_tokens, 1, turns[1].num_prompt)
-    turns[2] = replace(turns[2], excluded=Exclusion.GREEDY)
-    return Episode(name, Task("t"), tuple(turns), Outcome.scored(float(rng.random())))
-
-
-def branching_groups(*, seed: int = 0) -> list[TrajectoryGroup]:
-    rng = np.random.default_rng(seed)
-    groups = []
-    for number in range(2):
-        prompt = rng.integers(0, VOCABULARY, 8).tolist()
-        episodes = [thinking(rng, prompt, f"{number}.{sibling}") for sibling in range(3)]
-        rows = [t for episode in episodes for t in to_trajectories(episode)]
-        groups.append(TrajectoryGroup(str(number), "t", tuple(rows)))
-    return groups
 
 
 def alone(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:

@@ -31,12 +31,12 @@ from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.models.checkpoint import copy_all_but_weights
 from areal_sdk.models.families import adapted_layers
 from areal_sdk.trainer import Demonstration, PresetSpec
+from tests.fsdp.specs import EVERYTHING
+from tests.toolbox.families import saved
 
 from .agreement import assert_same_learning, assert_same_metrics
 from .episodes import make_groups
 from .specs import changed, trainer_spec
-from .test_families import saved
-from .test_ranks import EVERYTHING
 
 ROWS = [Demonstration(tuple(range(40, 64)), (False,) * 4 + (True,) * 20)]
 NUM_EXPERTS = 6

@@ -10,8 +10,7 @@ from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.loading import fill
 from areal_sdk.fsdp.policy import Policy, load_policy
-
-from .test_families import VARIANTS, edited, saved
+from tests.toolbox.families import VARIANTS, edited, saved
 
 CPU = torch.device("cpu")
 

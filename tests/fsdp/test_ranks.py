@@ -11,12 +11,11 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.trainer import PresetSpec
+from tests.fsdp.specs import EVERYTHING
 
 from .agreement import assert_same_learning, assert_same_metrics
 from .episodes import make_groups
 from .specs import changed, trainer_spec
-
-EVERYTHING = f"{Path(__file__).with_name('everything.py')}::everything"
 
 
 @pytest.fixture

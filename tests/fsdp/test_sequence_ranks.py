@@ -16,12 +16,12 @@ from areal_sdk.models.families import check_heads
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.trainer import Demonstration, PresetSpec
 from areal_sdk.trajectory import TrajectoryGroup
+from tests.fsdp.episodes import branching_groups
+from tests.fsdp.specs import EVERYTHING
 
 from .agreement import assert_same_learning, assert_same_metrics
 from .episodes import make_groups
 from .specs import changed, trainer_spec
-from .test_branches import branching_groups
-from .test_ranks import EVERYTHING
 
 
 @pytest.fixture(scope="module")

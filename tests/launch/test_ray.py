@@ -11,23 +11,20 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.config import ClusterSection
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
-from areal_sdk.launch import LauncherSetup, first_exit
+from areal_sdk.launch import first_exit
 from areal_sdk.launch.ray.driver import COMPARED, check_versions, own_versions
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
+from tests.launch.ray_ranks import RANK, gone, ranks, setup_of
 from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
-from tests.loop.test_resume import curve
 from tests.toolbox.processes import is_alive
-from tests.toolbox.waiting import until
+from tests.toolbox.run_records import curve
 
 from .cluster import commands, ray_cluster
 
 pytestmark = pytest.mark.long
-
-RANK = "tests.process.entries:rank"
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +34,11 @@ def address() -> Iterator[str]:
         yield address
 
 
-def setup_of(address: str, log_dir: Path) -> LauncherSetup:
-    cluster = ClusterSection(launcher="ray", address=address, placement_timeout_s=2)
-    return LauncherSetup(cluster, "test", 2, log_dir, print)
-
-
 @pytest.fixture
 async def launcher(address: str, tmp_path: Path) -> AsyncIterator[RayLauncher]:
     launcher = await open_ray(setup_of(address, tmp_path))
     yield launcher
     await launcher.aclose()
-
-
-def ranks(count: int, *, reserves: Reservation | None = None, **args: str) -> list[ProcessSpec]:
-    return [
-        ProcessSpec(f"trainer-{rank}", RANK, args, reserves=reserves or Reservation())
-        for rank in range(count)
-    ]
 
 
 async def close(children: list[Child]) -> None:
@@ -120,10 +105,6 @@ async def test_processes_end_with_the_run_however_it_ends(address: str, tmp_path
         await gone(child.pid)
     await close(children)
     await launcher.aclose()
-
-
-async def gone(pid: int) -> None:
-    await until(lambda: not is_alive(pid))
 
 
 def test_a_node_with_another_version_is_refused_before_anything_starts() -> None:

@@ -35,7 +35,7 @@ from tests.loop.runs import (
 from tests.loop.runs import (
     resume_training as resume,
 )
-from tests.loop.test_resume import DETERMINISTIC, curve
+from tests.toolbox.run_records import DETERMINISTIC, curve
 
 LORA: dict[str, Any] = {"trainer__lora__rank": 4, "trainer__learning_rate": 1e-2}
 

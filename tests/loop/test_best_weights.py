@@ -23,7 +23,7 @@ from tests.loop.runs import (
     train_and_keep_weights,
 )
 from tests.rollout.simulation import simulate, tasks
-from tests.rollout.test_evaluation import Scripted
+from tests.toolbox.scripted_episodes import Scripted
 
 
 def export(checkpoints: Path, step: int) -> Path:

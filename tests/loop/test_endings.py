@@ -23,7 +23,7 @@ from tests.loop.runs import (
     start_training,
     wait_for_steps,
 )
-from tests.loop.test_resume import curve
+from tests.toolbox.run_records import curve
 
 BUSY = 4
 """Factor by which the machine that runs the tests may be slower than a quiet one."""

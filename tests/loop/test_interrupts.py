@@ -22,6 +22,7 @@ from tests.loop.runs import (
     told,
     wait_for_steps,
 )
+from tests.toolbox.processes import deaf_to_ctrl_c
 
 HELD_AGENT = """
 import asyncio
@@ -66,11 +67,6 @@ def test_what_was_learnt_is_saved_when_the_trainer_is_idle(
     finish(resume_training(tmp_path))
     steps = [row["step"] for row in run_dir(tmp_path).read_metrics(kind="step")]
     assert steps == [1, 2, 3], "nothing was done twice"
-
-
-def deaf_to_ctrl_c() -> None:
-    """Ignore Ctrl-C, as the background jobs of a shell's script do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.loop.runs import (
     start_training,
     told,
 )
-from tests.loop.test_resume import DETERMINISTIC, STEPS, curve
+from tests.toolbox.run_records import DETERMINISTIC, STEPS, curve
 
 Process = subprocess.Popen[str]
 

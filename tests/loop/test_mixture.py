@@ -4,25 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.models import make_tiny_model
-from tests.fsdp.test_families import saved
 from tests.loop.rescore import largest_error
 from tests.loop.runs import run_dir, train_and_keep_weights
+from tests.toolbox.families import tiny_mixture
 
 pytestmark = pytest.mark.long
-
-
-def tiny_mixture(directory: Path) -> Path:
-    make_tiny_model(directory)  # a tokenizer of 263 tokens
-    return saved(
-        directory,
-        "qwen3_moe",
-        vocab_size=263,
-        hidden_size=64,
-        head_dim=16,
-        num_experts=8,
-        max_position_embeddings=4096,
-    )
 
 
 def test_tokens_rescore_while_weights_change_in_the_middle_of_turns(tmp_path: Path) -> None:

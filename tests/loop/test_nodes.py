@@ -19,6 +19,7 @@ from tests.loop.runs import (
     training,
     wait_for_steps,
 )
+from tests.toolbox.run_records import check_books
 
 DETERMINISTIC: dict[str, Any] = {"run__deterministic": True, "run__steps": 3}
 NODES: dict[str, Any] = {"rollout__nodes": 2}
@@ -28,19 +29,6 @@ def kill_node(pid: int, number: int) -> None:
     """Kill -9 a node of the main process `pid`, if it is there: it may be starting."""
     for node in children_of(pid, f"node-{number}"):
         os.kill(node, signal.SIGKILL)
-
-
-def check_books(directory: Path, *, trained: int | None = None) -> None:
-    """Every episode that began is in the ledger once, and is trained once at most."""
-    books = run_dir(directory).read_ledger()
-    assert books is not None
-    dropped = sum(books["dropped"].values())
-    assert books["started"] == books["running"] + books["buffered"] + books["trained"] + dropped
-    assert books["running"] == 0
-    if trained is not None:
-        assert books["trained"] == trained
-    ended = [(e.id, e.dropped) for e in run_dir(directory).list_episodes() if e.split == "train"]
-    assert len(set(ended)) == len(ended), "an episode is in the records twice"
 
 
 def played(directory: Path) -> dict[str, tuple[object, ...]]:

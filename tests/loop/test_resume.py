@@ -10,7 +10,6 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,23 +30,7 @@ from tests.loop.runs import (
     start_training,
     wait_for_steps,
 )
-
-STEPS = 8
-DETERMINISTIC: dict[str, Any] = {
-    "run__deterministic": True,
-    "run__steps": STEPS,
-    "run__checkpoint_every": 1,
-    "rollout__batch": 16,
-}
-
-
-def curve(directory: Path) -> dict[int, set[tuple[float, float]]]:
-    """(loss, gradient norm) by step: one value each, however often the step was taken."""
-    found: dict[int, set[tuple[float, float]]] = {}
-    for row in run_dir(directory).read_metrics(kind="step"):
-        found.setdefault(row["step"], set()).add((row["train/loss"], row["train/grad_norm"]))
-    return found
-
+from tests.toolbox.run_records import DETERMINISTIC, STEPS, curve
 
 KILL, INTERRUPT = signal.SIGKILL, signal.SIGINT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.telemetry.ledger import DropReason
+from tests.loop.learning_server import Caller, serving
 from tests.loop.runs import DEADLINE_S, SCRIPTED, finish, inspect, run_dir, told
-from tests.loop.test_serve_learn import Caller, serving
 
 NUM_OPEN = 3
 

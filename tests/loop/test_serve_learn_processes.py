@@ -11,8 +11,8 @@ import aiohttp
 from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason
+from tests.loop.learning_server import Caller, serving
 from tests.loop.runs import DEADLINE_S, SCRIPTED, children_of, finish, run_dir
-from tests.loop.test_serve_learn import Caller, serving
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -9,9 +9,9 @@ import anthropic
 import openai
 import pytest
 
+from tests.loop.learning_server import serving
 from tests.loop.rescore import largest_error
 from tests.loop.runs import AGENT, finish, run_dir
-from tests.loop.test_serve_learn import serving
 
 NUM_THREADS, NUM_TURNS, NUM_TOKENS = 10, 3, 40
 ENDED = (openai.APIError, anthropic.APIError)

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from areal_sdk.telemetry.ledger import DropReason
+from tests.loop.learning_server import Caller, serving
 from tests.loop.runs import SCRIPTED, finish, run_dir, start_command, told, wait_for_steps
-from tests.loop.test_serve_learn import Caller, serving
 
 KEY = "sk-admin-0123456789abcdef"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.loop.runs import finish, run_dir, start_training, steps_so_far
-from tests.loop.test_nodes import check_books
+from tests.toolbox.run_records import check_books
 
 PLUGIN = str(Path(__file__).with_name("slow_links.py"))
 STEPS, ETA = 6, 2

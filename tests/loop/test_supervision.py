@@ -12,6 +12,7 @@ import pytest
 
 from areal_sdk.backends.supervised import SupervisedEngine
 from areal_sdk.engine import InferenceEngine
+from tests.loop.learning_server import RESTARTED, kill_engine
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,
@@ -23,17 +24,6 @@ from tests.loop.runs import (
     told,
     wait_for_steps,
 )
-
-RESTARTED = "the engine was killed by SIGKILL: starting it again"
-
-
-def kill_engine(pid: int) -> None:
-    """Kill the engine of the main process `pid`, once it has one."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (engines := children_of(pid, "engine")):
-        assert time.monotonic() < deadline, "it never had an engine"
-        time.sleep(0.02)
-    os.kill(engines[0], signal.SIGKILL)
 
 
 @pytest.mark.long

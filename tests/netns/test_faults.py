@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.loop.runs import DEADLINE_S, finish, run_dir, wait_for_steps
-from tests.loop.test_nodes import check_books
 from tests.netns.cluster import Cluster
 from tests.netns.network import Machine, why_not
+from tests.toolbox.run_records import check_books
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
 

@@ -20,10 +20,9 @@ from tests.loop.runs import (
     training,
     wait_for_steps,
 )
-from tests.loop.test_nodes import check_books
-from tests.loop.test_resume import curve
 from tests.netns.network import Machine, machines, why_not
 from tests.toolbox.processes import is_alive
+from tests.toolbox.run_records import check_books, curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
 

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from tests.loop.runs import finish, run_dir, start_training
-from tests.loop.test_nodes import check_books
-from tests.loop.test_resume import curve
 from tests.netns.cluster import Cluster
 from tests.netns.network import why_not
+from tests.toolbox.run_records import check_books, curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
 

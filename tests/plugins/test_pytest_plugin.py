@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.conftest import Install
-from tests.plugins.test_check import HEAD, HOOKS
+from tests.plugins.sources import HEAD, HOOKS
 
 PROJECT = """
 [project]

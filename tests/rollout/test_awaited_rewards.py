@@ -11,7 +11,7 @@ from areal_sdk.errors import InfrastructureError, RewardError
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.types import Episode, Outcome, Task
 from tests.rollout import sample_rewards
-from tests.rollout.test_reward_pool import episode
+from tests.rollout.rewarding import episode
 
 AWAITS = RewardSpec.of("awaits", sample_rewards.awaits)
 

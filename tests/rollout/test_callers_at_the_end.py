@@ -8,7 +8,7 @@ from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.telemetry import DropReason
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
 from tests.rollout import sample_rewards
-from tests.rollout.test_callers import KEY, learn
+from tests.rollout.learning import KEY, learn
 from tests.toolbox.gateway_requests import call, control
 
 

@@ -10,30 +10,8 @@ from areal_sdk.environment import Environment, StepResult
 from areal_sdk.gateway.sessions.session import SessionLimits
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.types import ErrorKind, Message, Outcome, Task, Tool
+from tests.rollout.countdown import Countdown
 from tests.rollout.playing import play
-
-
-class Countdown(Environment):
-    """Wants the word `down` so many times."""
-
-    closed = 0
-
-    def __init__(self, rewards: tuple[float | None, ...] = (None, None, 1.0)) -> None:
-        self.rewards = rewards
-        self.num_steps = 0
-
-    async def reset(self, task: Task) -> list[Message]:
-        return [{"role": "user", "content": "count"}]
-
-    async def step(self, message: Message) -> StepResult:
-        reward = self.rewards[self.num_steps]
-        self.num_steps += 1
-        done = self.num_steps == len(self.rewards)
-        reply: list[Message] = [] if done else [{"role": "user", "content": f"{self.num_steps}"}]
-        return StepResult(reply, reward, done, success=done or None)
-
-    async def close(self) -> None:
-        Countdown.closed += 1
 
 
 async def test_the_environment_agent_plays_until_done_and_closes(model_dir: Path) -> None:

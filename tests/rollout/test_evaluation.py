@@ -1,6 +1,5 @@
 """Held-out measurements: what is counted, and how sure we are."""
 
-import asyncio
 import random
 import re
 from dataclasses import replace
@@ -15,30 +14,9 @@ from areal_sdk.cli.report import print_reports
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
-from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.types import Episode, ErrorKind, Outcome
-from tests.rollout.simulation import simulate, tasks, turn
-
-
-class Scripted:
-    """Outcomes by task id and sample."""
-
-    def __init__(self, outcomes: dict[str, list[Outcome]], *, is_silent: bool = False) -> None:
-        self.outcomes = outcomes
-        self.is_silent = is_silent
-        """Whether its episodes never call the model."""
-        self.num_running = 0
-        self.max_running = 0
-
-    async def run(self, request: EpisodeRequest) -> Episode:
-        self.num_running += 1
-        self.max_running = max(self.max_running, self.num_running)
-        await asyncio.sleep(1.0)
-        self.num_running -= 1
-        outcome = self.outcomes[request.task.id][request.sibling]
-        turns = () if self.is_silent else (turn(0),)
-        return Episode(request.id, request.task, turns, outcome)
-
+from areal_sdk.types import ErrorKind, Outcome
+from tests.rollout.simulation import simulate, tasks
+from tests.toolbox.scripted_episodes import Scripted
 
 YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)
 

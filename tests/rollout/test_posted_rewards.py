@@ -16,8 +16,8 @@ from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
+from tests.rollout.countdown import Countdown
 from tests.rollout.playing import ask, play
-from tests.rollout.test_environments import Countdown
 
 Rewards = Sequence[Mapping[str, Any]]
 

@@ -11,21 +11,9 @@ import pytest
 from areal_sdk.errors import ConfigError, InfrastructureError, RewardError
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.verdicts import combine, read_verdict
-from areal_sdk.types import Episode, Outcome, OutcomeKind, Task
+from areal_sdk.types import Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
-from tests.rollout.simulation import turn
-
-FILE = Path(sample_rewards.__file__)
-
-
-def spec(name: str, weight: float = 1.0, **options: Any) -> RewardSpec:
-    return RewardSpec(name, f"{FILE}::{name}", weight, options)
-
-
-def episode(text: str = "one two", num_turns: int = 2) -> Episode:
-    turns = [turn(0) for _ in range(num_turns)]
-    turns[-1].message.update(content=text)
-    return Episode("e", Task("t"), tuple(turns), Outcome.abstained())
+from tests.rollout.rewarding import episode, spec
 
 
 async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:

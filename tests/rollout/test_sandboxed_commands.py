@@ -17,8 +17,8 @@ from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.sandbox.run import _find_bubblewrap
 from areal_sdk.types import Episode, ErrorKind
 from tests.rollout.playing import play
-from tests.rollout.test_command_agents import ASK, EXAMPLES
-from tests.rollout.test_reward_pool import spec
+from tests.rollout.programs import ASK, EXAMPLES
+from tests.rollout.rewarding import spec
 from tests.sandbox.isolation import needs_bubblewrap
 
 

@@ -1,5 +1,6 @@
-"""Docstrings begin with their noun or their verb, in all that users and contributors read."""
+"""Rules of the house: how a docstring begins, and what a test module may import."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,20 @@ def test_a_fragment_is_found_wherever_a_docstring_may_be(tmp_path: Path) -> None
         "folder/sample.py:10: Its place.",
         "folder/sample.py:13: How many there are.",
     ]
+
+
+def test_no_test_module_imports_from_another() -> None:
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                names.append(node.module or "")
+            if any(part.startswith("test_") for name in names for part in name.split(".")):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found, (
+        "what tests share stands in tests/toolbox, or beside them in a module without tests:\n"
+        + "\n".join(found)
+    )

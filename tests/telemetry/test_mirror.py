@@ -10,14 +10,13 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import MetricsLog, RunDir
-from areal_sdk.telemetry.directories import DamagedError, forget_old, whole_directory
+from areal_sdk.telemetry.directories import DamagedError, whole_directory
 from areal_sdk.telemetry.episode_log import EpisodeWriter
-from areal_sdk.telemetry.mirror.copying import Copier
-from areal_sdk.telemetry.mirror.fetching import fetch_run
 from areal_sdk.telemetry.mirror.keeper import MirrorKeeper
 from areal_sdk.telemetry.mirror.layout import Whole, names_there
 from areal_sdk.telemetry.mirror.store import FolderStore, FsspecStore, Store, open_store
 from areal_sdk.types import Episode, Outcome, Task
+from tests.telemetry.mirrored import contents, copier_of, fetched, write_step
 from tests.toolbox.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -33,42 +32,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     assert isinstance(found, FsspecStore)
     yield found
     found.remove("")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    """A run directory with its id and settings."""
-    found = RunDir.create(tmp_path / "runs", "run")
-    found.write_config({"model": "tiny", "gateway": {"admin_key": "sk-secret-1"}})
-    (found.path / "id.json").write_text('{"id": "one"}')
-    return found
-
-
-def write_step(run: RunDir, step: int, *, size: int = 100, keep: int = 2) -> Path:
-    path = run.checkpoints / f"step-{step:06d}"
-    with whole_directory(path) as partial:
-        (partial / "model.0").write_bytes(bytes([step]) * size)
-        (partial / "state.json").write_text(f'{{"step": {step}}}')
-    forget_old(path, keep=keep)
-    return path
-
-
-def copier_of(run: RunDir, store: Store, *, keep: int = 2) -> Copier:
-    copier = Copier(run, store, keep=keep)
-    copier.take()
-    return copier
-
-
-def fetched(store: Store, path: Path) -> RunDir:
-    return fetch_run(store, path, choose=lambda names: names)
-
-
-def contents(run: RunDir) -> dict[str, bytes]:
-    return {
-        path.relative_to(run.path).as_posix(): path.read_bytes()
-        for path in run.path.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    }
 
 
 def test_a_run_comes_back_as_it_was(store: Store, run: RunDir, tmp_path: Path) -> None:

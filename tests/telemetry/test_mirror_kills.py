@@ -14,11 +14,10 @@ from areal_sdk.telemetry.episode_log import EpisodeWriter
 from areal_sdk.telemetry.mirror.layout import names_there
 from areal_sdk.telemetry.mirror.store import open_store
 from areal_sdk.types import Episode, Outcome, Task
+from tests.telemetry.mirrored import contents, copier_of, fetched, write_step
 
 from .killed import Killer, open_killer
-from .test_mirror import contents, copier_of, fetched, run, write_step
 
-__all__ = ["run"]
 pytestmark = pytest.mark.long
 
 

@@ -1,5 +1,6 @@
 """Facts about processes, from `/proc`."""
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,3 +20,8 @@ def children_of_this_process() -> set[str]:
         with suppress(OSError):  # a thread that ended meanwhile
             found.update(path.read_text().split())
     return found
+
+
+def deaf_to_ctrl_c() -> None:
+    """Ignore Ctrl-C, as the background jobs of a shell's script do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -8,8 +8,8 @@ from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
+from tests.backends.local.cores import make_core, prompt
 from tests.backends.local.reference import Outcome, Reference, run
-from tests.backends.local.test_generation import make_core, prompt
 
 CHUNK = 256
 

@@ -15,7 +15,7 @@ from areal_sdk.engine import EngineClient, GenerateRequest
 from areal_sdk.errors import EngineError, RemoteError
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.types import WeightUpdate
-from tests.backends.local.test_generation import prompt
+from tests.backends.local.cores import prompt
 
 
 async def test_a_client_samples_like_its_engine_through_updates_pauses_and_death(

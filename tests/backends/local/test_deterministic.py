@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from areal_sdk.engine import GenerateRequest
+from tests.backends.local.cores import make_core, prompt
 from tests.backends.local.reference import make_checkpoint, run
-from tests.backends.local.test_generation import make_core, prompt
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
+from tests.backends.local.cores import make_core, prompt
 from tests.backends.local.reference import Reference, run
-
-
-def make_core(checkpoint: Path, **options: object) -> EngineCore:
-    return EngineCore(checkpoint, LocalOptions(**{"kv_memory_gb": 0.1, **options}))  # type: ignore[arg-type]
-
-
-def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
-    return tuple(3 + (salt * 31 + i * i * 7 + i) % 290 for i in range(length))
 
 
 def count_tokens(core: EngineCore) -> list[int]:

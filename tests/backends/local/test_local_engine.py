@@ -17,8 +17,8 @@ from areal_sdk.engine import GenerateRequest, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
+from tests.backends.local.cores import prompt
 from tests.backends.local.reference import Reference
-from tests.backends.local.test_generation import prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DEADLINE_S = 30.0

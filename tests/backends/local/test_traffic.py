@@ -9,8 +9,8 @@ from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
+from tests.backends.local.cores import make_core, prompt
 from tests.backends.local.reference import Outcome, Reference, nudge
-from tests.backends.local.test_generation import make_core, prompt
 
 SMALL_CHUNK = 5
 """Chunks end anywhere, also after one token and in the middle of what is computed again."""

@@ -11,8 +11,8 @@ from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
+from tests.backends.local.cores import make_core, prompt
 from tests.backends.local.reference import Outcome, Reference, make_checkpoint, nudge, run
-from tests.backends.local.test_generation import make_core, prompt
 
 
 def update(core: EngineCore, version: int, path: Path | None, *, checksum: str = "") -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.backends.remote.weights.sender_process import Sender
 from areal_sdk.errors import ConfigError
-from tests.fsdp.test_families import saved
+from tests.toolbox.families import saved
 
 TOKENS, CANDIDATES = [5, 6, 7], [3, 30, 60]
 

@@ -12,7 +12,7 @@ from areal_sdk.models import make_tiny_model
 from tests.backends.sglang.conftest import start_server, wait_until_they_sample
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.served import SERVED
-from tests.fsdp.test_families import saved
+from tests.toolbox.families import saved
 
 PROMPT = tuple(b"What is 11+22?")
 NUM_TOKENS = 48

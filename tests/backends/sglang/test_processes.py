@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.remote.client import Deadlines
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
@@ -21,6 +20,7 @@ from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, start_server
+from tests.backends.sglang.deadlines import LIMITS, WAITS
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
 from tests.toolbox.waiting import until
@@ -28,11 +28,6 @@ from tests.toolbox.waiting import until
 pytestmark = pytest.mark.slow
 
 PROMPT = tuple(b"processes")
-LIMITS = ServerLimits(
-    deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
-    supervision=SupervisionOptions(check_every_s=0.5),
-)
-WAITS = SGLangSection(transport="disk", request_wait_s=600.0)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from areal_sdk.errors import EngineError
 from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, client_of
+from tests.backends.sglang.deadlines import LIMITS, WAITS
 from tests.backends.sglang.rescoring import worst_error
-from tests.backends.sglang.test_processes import LIMITS, WAITS
 from tests.toolbox.waiting import until
 
 pytestmark = pytest.mark.slow

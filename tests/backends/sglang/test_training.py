@@ -9,7 +9,7 @@ import pytest
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import run_dir, train_and_keep_weights
-from tests.loop.test_mixture import tiny_mixture
+from tests.toolbox.families import tiny_mixture
 
 pytestmark = pytest.mark.long
 

@@ -15,18 +15,14 @@ from areal_sdk.fsdp.checkpoint import Saver, load_checkpoint
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.loop.state import PREFIX, latest_checkpoint
 from areal_sdk.telemetry.directories import partial_of, recover
+from tests.fsdp.checkpoint.killing import DEADLINE_S, place
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
 
 NUM_KILLS = 20
 NUM_STEPS = 40
-DEADLINE_S = 600.0
 
 PROCESSES = multiprocessing.get_context("forkserver")
-
-
-def place(directory: Path, step: int) -> Path:
-    return directory / f"{PREFIX}{step:06d}"
 
 
 def train(model_dir: Path, directory: Path, told: Connection) -> None:

@@ -14,7 +14,7 @@ import pytest
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.telemetry.directories import partial_of
 from areal_sdk.telemetry.metrics import read_metrics
-from tests.fsdp.checkpoint.test_killed import DEADLINE_S, place
+from tests.fsdp.checkpoint.killing import DEADLINE_S, place
 from tests.loop.runs import children_of, finish, start_command
 
 NUM_KILLS = 20

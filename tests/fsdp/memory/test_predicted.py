@@ -16,7 +16,7 @@ from areal_sdk.fsdp.memory.predicted import largest_context, predict
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.specs import trainer_spec
-from tests.fsdp.test_families import saved
+from tests.toolbox.families import saved
 
 SIZE = {
     "hidden_size": 256,

@@ -15,8 +15,7 @@ from areal_sdk.testing import Fault, Reply, ScriptedEngine, scripted_logprob
 from areal_sdk.types import FinishReason, ForkReason
 from tests.gateway.conftest import StartGateway
 from tests.gateway.raw_connections import BODY, busy, idle
-from tests.gateway.sessions.test_external import HI
-from tests.toolbox.gateway_requests import ALICE, Watcher, call
+from tests.toolbox.gateway_requests import ALICE, HI, Watcher, call
 from tests.toolbox.waiting import until
 
 TEXT = "never ends, for it hangs"
