@@ -21,24 +21,32 @@ export OMP_NUM_THREADS := 1
 # Where bytecode is not kept, each of the processes that tests start would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint long verify docs install sglang-cpu clean
+.PHONY: demo test check lint style types fast long verify docs install sglang-cpu sglang-tests clean
 
 demo: $(VENV)/installed-train
 	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
 
 test: install check
 
-check: lint
+check: lint fast
+
+fast:
 	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not long and not slow and not gpu"
 
 long: install
 	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "long and not slow and not gpu"
 
-lint:
+lint: style types
+
+# Seconds, and no torch.
+style:
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py --check
+
+types:
+	$(BIN)/mypy
 
 verify: export AREAL_SDK_SGLANG_ENV = $(abspath $(SGLANG))
 verify: install sglang-cpu
@@ -60,10 +68,15 @@ docs: install
 sglang-cpu: install
 	$(BIN)/areal-sdk engine install sglang --cpu --into $(SGLANG)
 
+sglang-tests: export AREAL_SDK_SGLANG_ENV = $(abspath $(SGLANG))
+sglang-tests:
+	$(BIN)/pytest -q tests/backends/sglang -m "not slow and not gpu"
+
 install: $(VENV)/installed
 
 # Both install again when what is to be installed has changed, and only then.
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 SIZE        = a few minutes and about $(1) GB, some more where torch comes with CUDA
 
 # Their libraries are large, so their tests run where `make install` did not make the environment: CI

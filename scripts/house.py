@@ -4,6 +4,7 @@
     python scripts/house.py --walk       # also the way of `train(agent)` to the first sampled token
     python scripts/house.py --start-up 5 # also the seconds of that way, the median of five processes
     python scripts/house.py --fragments  # the docstrings that begin as a fragment, and nothing else
+    python scripts/house.py --check      # fail if the core is larger than scripts/budget.toml allows
 
 The walk runs one training step of a tiny model and follows the main process. A room is a module that
 is entered; a return is a call into a room that was left before. A passage is a pair of rooms: moves and
@@ -20,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -29,6 +31,7 @@ from typing import Any
 
 ROOT = Path.cwd()
 SMALL = 60
+BUDGET = Path(__file__).with_name("budget.toml")
 
 DOCUMENTED = ("areal_sdk", "plugins", "benchmarks", "scripts", "examples")
 """Folders whose docstrings begin with a noun or a verb."""
@@ -49,6 +52,53 @@ FRAGMENT = re.compile(
 def modules() -> dict[str, str]:
     paths = (path for path in (ROOT / "areal_sdk").rglob("*.py") if "templates" not in path.parts)
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+def sizes(sources: Mapping[str, str]) -> dict[str, int]:
+    """The figures that `scripts/budget.toml` bounds, by the names that it has for them."""
+    own = {name: text for name, text in sources.items() if not name.endswith("__init__.py")}
+    folders = Counter(name.rsplit("/", 1)[0] for name in own)
+    return {
+        "lines": sum(text.count("\n") for text in sources.values()),
+        "modules": len(own),
+        "small_modules": sum(text.count("\n") < SMALL for text in own.values()),
+        "largest_folder": max(folders.values()),
+        "longest_module": max(text.count("\n") for text in sources.values()),
+    }
+
+
+def overruns(found: Mapping[str, int], budget: str) -> list[str]:
+    """Complaints about a core that is larger than its budget, and about a budget that does not say why."""
+    listed = tomllib.loads(budget)
+    complaints = [
+        f"{name}: the budget has it and house.py does not, or the reverse"
+        for name in sorted(found.keys() ^ listed.keys())
+    ]
+    for name in found.keys() & listed.keys():
+        raised = listed[name]["budget"]
+        complaints += [
+            f"{name}: say in a sentence why it may be {line['figure']}"
+            for line in raised
+            if len(line.get("why", "").split()) < 4
+        ]
+        allowed = raised[-1]["figure"]
+        if found[name] > allowed:
+            complaints.append(
+                f"{name}: {found[name]} exceeds {allowed} (goal: {listed[name]['goal']}). "
+                f"Make the core smaller, or add a line to [{name}] that says why it may grow."
+            )
+    return sorted(complaints)
+
+
+def check() -> None:
+    """Print each figure beside its budget and its goal; exit with 1 if one exceeds its budget."""
+    found, budget = sizes(modules()), BUDGET.read_text()
+    complaints = overruns(found, budget)
+    for name, limits in tomllib.loads(budget).items():
+        allowed = limits["budget"][-1]["figure"]
+        print(f"{name:16} {found.get(name, 0):6} of {allowed:6}, goal {limits['goal']:6}")
+    if complaints:
+        sys.exit(f"{BUDGET.parent.name}/{BUDGET.name}:\n" + "\n".join(complaints))
 
 
 def figures(sources: dict[str, str]) -> dict[str, object]:
@@ -210,12 +260,16 @@ def main() -> None:
     parser.add_argument("--start-up", type=int, default=0, metavar="RUNS")
     parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fragments", action="store_true")
+    parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     if arguments.first_token:
         first_token()
         return
     if arguments.fragments:
         print(*fragments(ROOT), sep="\n")
+        return
+    if arguments.check:
+        check()
         return
     found = figures(modules())
     if arguments.walk:

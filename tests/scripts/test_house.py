@@ -68,3 +68,72 @@ def test_no_test_module_imports_from_another() -> None:
         "what tests share stands in tests/toolbox, or beside them in a module without tests:\n"
         + "\n".join(found)
     )
+
+
+BUDGET = """
+[lines]
+goal = 10
+budget = [{ figure = 20, why = "the size when this began" }]
+"""
+RAISED = BUDGET.replace('" }]', '" }, { figure = 30, why = WHY }]')
+
+
+@pytest.mark.usefixtures("house")
+def test_a_core_within_its_budget_passes() -> None:
+    from house import overruns
+
+    assert overruns({"lines": 20}, BUDGET) == []
+
+
+@pytest.mark.usefixtures("house")
+def test_a_core_that_outgrew_its_budget_names_figure_goal_and_cure() -> None:
+    from house import overruns
+
+    (complaint,) = overruns({"lines": 21}, BUDGET)
+    assert complaint.startswith("lines: 21 exceeds 20 (goal: 10).")
+    assert "add a line to [lines] that says why" in complaint
+
+
+@pytest.mark.usefixtures("house")
+def test_a_budget_is_raised_by_a_line_that_says_why() -> None:
+    from house import overruns
+
+    raised = RAISED.replace("WHY", '"each launcher now has a typed service"')
+    assert overruns({"lines": 21}, raised) == []
+    silent = RAISED.replace("WHY", '"more"')
+    assert overruns({"lines": 21}, silent) == ["lines: say in a sentence why it may be 30"]
+
+
+@pytest.mark.usefixtures("house")
+def test_a_figure_without_a_budget_is_found() -> None:
+    from house import overruns
+
+    (complaint,) = overruns({"lines": 1, "modules": 1}, BUDGET)
+    assert complaint.startswith("modules: ")
+
+
+@pytest.mark.usefixtures("house")
+def test_sizes_are_counted_without_init_files_where_modules_are_meant() -> None:
+    from house import sizes
+
+    sources = {
+        "a/__init__.py": "x\n",
+        "a/one.py": "x\n" * 60,
+        "a/two.py": "x\n" * 59,
+        "a/b/three.py": "x\n" * 61,
+    }
+    assert sizes(sources) == {
+        "lines": 181,
+        "modules": 3,
+        "small_modules": 1,
+        "largest_folder": 2,
+        "longest_module": 61,
+    }
+
+
+@pytest.mark.usefixtures("house")
+def test_the_budget_has_a_line_for_each_figure() -> None:
+    from house import BUDGET, overruns, sizes
+
+    found = dict.fromkeys(sizes({"a/one.py": ""}), 0)
+    assert overruns(found, BUDGET.read_text()) == []
