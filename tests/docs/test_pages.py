@@ -63,6 +63,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page_name(page)}: {target} does not exist"
 
 
+_FILE = re.compile(r"`((?:[a-z0-9_.-]+/)+[a-z0-9_-]+\.(?:py|md|toml|sh))`")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=page_name)
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    """A page names a file from the root, from the package, or from its own folder."""
+    bases = (ROOT, ROOT / "areal_sdk", page.parent)
+    for name in _FILE.findall(page.read_text(encoding="utf-8")):
+        assert any((base / name).is_file() for base in bases), f"{name} is no file"
+
+
 def test_the_hooks_page_lists_every_hook_as_it_is() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
     listed = re.findall(r"^### `(\w+)\((.*?)\)`$", page, re.MULTILINE)
@@ -84,6 +95,12 @@ def test_generated_pages_are_up_to_date() -> None:
 def test_every_command_is_documented_in_the_changelog() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert not [name for name in COMMANDS if f"`{name}`" not in changelog]
+
+
+def test_the_changelog_of_the_first_version_is_one_page() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = changelog.partition("## 0.1.0")[2].partition("\n## ")[0]
+    assert 20 < len(section.splitlines()) < 100
 
 
 def test_contributing_stays_short() -> None:
