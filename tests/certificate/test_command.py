@@ -28,18 +28,27 @@ def test_a_certificate_is_exit_code_0_and_is_kept(tmp_path: Path) -> None:
     assert is_certified(model) is True
 
 
-def test_no_certificate_is_exit_code_1_with_a_cure_and_tokens(tmp_path: Path) -> None:
+@pytest.fixture
+def asks_otherwise(tmp_path: Path) -> Path:
+    """A model whose template asks for an answer in other words than it writes one."""
     model = make_model_dir(tmp_path / "model", "smollm2")
     template = model / "chat_template.jinja"
     asks = "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
     template.write_text(template.read_text().replace(asks, asks.replace("\\n", ": ")))
-    result = CliRunner().invoke(doctor, ["model", str(model)])
+    return model
+
+
+def test_no_certificate_is_exit_code_1_with_a_cure_and_tokens(asks_otherwise: Path) -> None:
+    result = CliRunner().invoke(doctor, ["model", str(asks_otherwise)])
     assert result.exit_code == 1
     assert "add_generation_prompt" in result.output
     assert "expected" in result.output
     assert "[:][ ]" in result.output
-    assert is_certified(model) is False
-    as_json = CliRunner().invoke(doctor, ["model", str(model), "--json"])
+    assert is_certified(asks_otherwise) is False
+
+
+def test_a_failed_certificate_as_json_names_the_check_and_both_texts(asks_otherwise: Path) -> None:
+    as_json = CliRunner().invoke(doctor, ["model", str(asks_otherwise), "--json"])
     assert as_json.exit_code == 1
     report = json.loads(as_json.output)
     assert report["certified"] is False
@@ -75,22 +84,33 @@ def test_a_users_own_transcript_is_played_too(tmp_path: Path) -> None:
     assert "mine: request 2 starts another sequence: edited" in result.output
 
 
-def test_the_format_that_a_run_names_is_the_one_that_is_certified(tmp_path: Path) -> None:
-    """A template whose words show nothing: certified with its format named, and only so."""
+@pytest.fixture
+def silent(tmp_path: Path) -> Path:
+    """A model whose template does not show in which format it calls tools."""
     model = make_model_dir(tmp_path / "model", "llama3")
     template = model / "chat_template.jinja"
     template.write_text(template.read_text().replace('"parameters": ', '"parameters":'))
-    refused = CliRunner().invoke(doctor, ["model", str(model)])
+    return model
+
+
+def test_a_template_that_shows_no_format_is_refused_with_the_option(silent: Path) -> None:
+    refused = CliRunner().invoke(doctor, ["model", str(silent)])
     assert refused.exit_code == 1
     assert "--tool-format" in refused.output
-    result = CliRunner().invoke(doctor, ["model", str(model), "--tool-format", "llama"])
+
+
+def test_a_format_that_is_named_is_the_only_one_that_is_certified(silent: Path) -> None:
+    result = CliRunner().invoke(doctor, ["model", str(silent), "--tool-format", "llama"])
     assert result.exit_code == 0, result.output
-    assert is_certified(model, tool_format="llama") is True
-    assert is_certified(model) is False
-    doubt = warning(model, tool_format="mistral")
+    assert is_certified(silent, tool_format="llama") is True
+    assert is_certified(silent) is False
+    doubt = warning(silent, tool_format="mistral")
     assert doubt is not None
-    assert doubt.endswith(f"doctor model {model} --tool-format mistral")
-    unknown = CliRunner().invoke(doctor, ["model", str(model), "--tool-format", "lama"])
+    assert doubt.endswith(f"doctor model {silent} --tool-format mistral")
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(silent: Path) -> None:
+    unknown = CliRunner().invoke(doctor, ["model", str(silent), "--tool-format", "lama"])
     assert unknown.exit_code == 2
     assert "hermes" in unknown.output
 

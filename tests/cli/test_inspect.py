@@ -136,9 +136,9 @@ def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: 
     assert "2+2?[v2|4][v3|<|im_end|>]" in output
 
 
-def test_what_the_model_read_and_sampled_is_shown_with_special_tokens_and_logprobs(
-    run_dir: Path,
-) -> None:
+@pytest.fixture
+def raw(run_dir: Path) -> str:
+    """What `--raw` shows of an episode of two turns; the second one reads the first one's tokens."""
     run = RunDir.open(run_dir)
     prompt = (257, *b"Tools:\nadd(a: any)\x1b", 258, *b"2+2?")
     first = Turn(prompt, (*b"4", 258), (-0.125, -2.5), (2, 3))
@@ -149,14 +149,26 @@ def test_what_the_model_read_and_sampled_is_shown_with_special_tokens_and_logpro
     writer = EpisodeWriter(run.episodes)
     writer.write(Episode("raw", Task("t"), (first, more), Outcome.scored(1.0)), version=3)
     writer.close()
-    shown = output_of(str(run_dir), "--episode", "raw", "--raw")
-    assert f"turn 0 read {first.num_prompt} tokens:\n" in shown
-    assert "Tools:\nadd(a: any)" in shown
-    assert "<|im_end|>2+2?" in shown
-    assert "\x1b" not in shown
-    assert "   -0.1250  v2       52  '4'" in shown
-    assert "   -2.5000  v3      258  '<|im_end|>'" in shown
-    assert f"turn 1 read {shared + 4} tokens, the first {shared} as in turn 0:\nmore\n" in shown
+    return output_of(str(run_dir), "--episode", "raw", "--raw")
+
+
+def test_what_the_model_read_is_shown_with_special_tokens(raw: str) -> None:
+    assert "turn 0 read 25 tokens:\n" in raw
+    assert "Tools:\nadd(a: any)" in raw
+    assert "<|im_end|>2+2?" in raw
+
+
+def test_what_a_turn_read_cannot_steer_the_terminal(raw: str) -> None:
+    assert "\x1b" not in raw
+
+
+def test_sampled_tokens_are_shown_with_logprob_and_version(raw: str) -> None:
+    assert "   -0.1250  v2       52  '4'" in raw
+    assert "   -2.5000  v3      258  '<|im_end|>'" in raw
+
+
+def test_tokens_that_a_turn_before_read_are_not_shown_again(raw: str) -> None:
+    assert "turn 1 read 31 tokens, the first 27 as in turn 0:\nmore\n" in raw
 
 
 def test_a_run_without_its_tokenizer_shows_ids_and_says_what_to_copy(

@@ -334,18 +334,24 @@ def test_thoughts_and_a_system_column_are_rendered_where_the_template_has_a_plac
     assert note.startswith('1 row with a "system" column, which is the system message; first: ')
 
 
-def test_thoughts_and_a_system_column_without_a_place_are_named_and_counted(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def placeless(tmp_path: Path) -> Path:
+    """A model whose template has no place for thoughts or for a system message."""
     model_dir = make_tiny_model(tmp_path / "plain")
     (model_dir / "chat_template.jinja").write_text(
         "{% for message in messages %}{% if message.role != 'system' %}"
         "{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
-    read = sources(model_dir)
+    return model_dir
+
+
+def test_thoughts_and_a_system_column_without_a_place_are_left_out_named_and_counted(
+    placeless: Path, tmp_path: Path
+) -> None:
+    read = sources(placeless)
     found = read.demonstrations([written(tmp_path / "rows.jsonl", THOUGHT, TOLD, THOUGHT)])
-    texts = [text_of(row, model_dir) for row in found.rows]
+    texts = [text_of(row, placeless) for row in found.rows]
     assert texts == ["<user>1+1?<assistant>2"] * 3
     place = f"{tmp_path / 'rows.jsonl'}, line"
     assert found.notes() == [
@@ -354,9 +360,12 @@ def test_thoughts_and_a_system_column_without_a_place_are_named_and_counted(
         '1 row with a "system" column, which is left out: the chat template has no place for it; '
         f"first: {place} 2",
     ]
+
+
+def test_pairs_leave_out_what_has_no_place_as_rows_do(placeless: Path, tmp_path: Path) -> None:
     thought = {**said("2"), "reasoning_content": "One and one."}
     pair = {"system": "Be brief.", "messages": [ASKED], "chosen": thought, "rejected": "3"}
-    compared = read.pairs([written(tmp_path / "pairs.jsonl", pair)])
+    compared = sources(placeless).pairs([written(tmp_path / "pairs.jsonl", pair)])
     assert [note.split(" with ")[1][:8] for note in compared.notes()] == ["thoughts", 'a "syste']
 
 

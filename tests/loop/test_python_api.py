@@ -25,13 +25,19 @@ async def agent(task: areal_sdk.Task, context: areal_sdk.EpisodeContext) -> floa
     return 1.0
 
 
-def test_train_and_evaluate_are_public_and_need_no_torch_to_be_looked_up() -> None:
+def test_train_and_evaluate_need_no_torch_to_be_looked_up() -> None:
     code = (
         "import sys, areal_sdk; assert 'areal_sdk.loop' not in sys.modules; "
         "areal_sdk.train, areal_sdk.evaluate; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_train_and_evaluate_are_public() -> None:
     assert {"train", "evaluate"} <= set(areal_sdk.__all__)
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         areal_sdk.trian  # noqa: B018
 

@@ -14,18 +14,34 @@ from areal_sdk.types import Episode, Outcome, Task
 from .scripted import ATTACK
 
 
-def test_metrics_episodes_and_evaluations_are_rows_in_their_order(run: RunDir) -> None:
-    read = areal_sdk.Run(str(run.path))
+@pytest.fixture
+def read(run: RunDir) -> areal_sdk.Run:
+    return areal_sdk.Run(str(run.path))
+
+
+def test_metrics_and_evaluations_are_rows_in_their_order(read: areal_sdk.Run) -> None:
     assert [row["step"] for row in read.metrics()] == [1, 2, 3, 4, 5, 6]
     assert [row["success"] for row in read.evaluations()] == [0.25, 0.5, 0.75]
+
+
+def test_episodes_are_rows_without_their_place_in_a_file(read: areal_sdk.Run) -> None:
     episodes = read.episodes()
     assert [row["id"] for row in episodes[:2]] == ["train-1.0", "train-1.1"]
     assert episodes[0]["step"] == 1
     assert not {"file", "offset", "length"} & episodes[0].keys()
+
+
+def test_episodes_are_selected_by_a_condition(read: areal_sdk.Run) -> None:
     assert [row["id"] for row in read.episodes("step == 2 and reward > 0.3")] == [
         *("train-2.2", "train-2.3")
     ]
+
+
+def test_one_episode_is_read_by_its_id(read: areal_sdk.Run) -> None:
     assert read.episode("train-2.3").final_text == ATTACK
+
+
+def test_a_run_tells_its_settings_and_its_state(run: RunDir, read: areal_sdk.Run) -> None:
     assert read.settings["algorithm"] == {"name": "grpo"}
     assert repr(read) == f"<Run {run.path}: 6 steps, finished>"
 

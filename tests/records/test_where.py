@@ -93,19 +93,32 @@ def test_a_deep_condition_is_refused_or_read_and_never_a_crash() -> None:
     assert not holds(ONE)
 
 
-def test_a_selection_takes_the_newest_the_best_and_the_worst(run: RunDir) -> None:
-    def ids(selection: Selection) -> list[str]:
-        return [episode.id for episode in selection.of(run)]
+def ids(selection: Selection, run: RunDir) -> list[str]:
+    return [episode.id for episode in selection.of(run)]
 
-    assert ids(Selection(2)) == ["bad", "train-6.3"]
-    assert ids(Selection(2, "best")) == ["train-6.3", "train-5.3"]
-    assert ids(Selection(2, "worst")) == ["train-6.0", "train-5.0"]
-    assert ids(Selection(2, "worst", where="reward > 0")) == ["train-1.3", "train-6.1"]
-    assert ids(Selection(group="train-2")) == [f"train-2.{n}" for n in (3, 2, 1, 0)]
-    assert ids(Selection(1, "best", group="train-2", where="reward < 0.4")) == ["train-2.1"]
-    assert ids(Selection(where="step == 3 and advantage > 0.1")) == ["train-3.3", "train-3.2"]
-    assert ids(Selection(group="train-2", where="reward > 5")) == []
-    assert len(ids(Selection())) == len(ids(Selection(order="best"))) + 1
+
+def test_a_selection_takes_the_newest_the_best_or_the_worst(run: RunDir) -> None:
+    assert ids(Selection(2), run) == ["bad", "train-6.3"]
+    assert ids(Selection(2, "best"), run) == ["train-6.3", "train-5.3"]
+    assert ids(Selection(2, "worst"), run) == ["train-6.0", "train-5.0"]
+
+
+def test_a_selection_takes_one_group(run: RunDir) -> None:
+    assert ids(Selection(group="train-2"), run) == [f"train-2.{n}" for n in (3, 2, 1, 0)]
+
+
+def test_a_selection_takes_what_meets_its_condition(run: RunDir) -> None:
+    worst = Selection(2, "worst", where="reward > 0")
+    assert ids(worst, run) == ["train-1.3", "train-6.1"]
+    best_of_a_group = Selection(1, "best", group="train-2", where="reward < 0.4")
+    assert ids(best_of_a_group, run) == ["train-2.1"]
+    late = Selection(where="step == 3 and advantage > 0.1")
+    assert ids(late, run) == ["train-3.3", "train-3.2"]
+    assert ids(Selection(group="train-2", where="reward > 5"), run) == []
+
+
+def test_an_episode_without_a_reward_is_neither_best_nor_worst(run: RunDir) -> None:
+    assert len(ids(Selection(), run)) == len(ids(Selection(order="best"), run)) + 1
 
 
 def test_the_docs_list_every_field() -> None:

@@ -21,7 +21,9 @@ from tests.toolbox.scripted_episodes import Scripted
 YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)
 
 
-def test_success_reward_and_errors_are_reported_apart() -> None:
+@pytest.fixture
+def report() -> EvalReport:
+    """Five tasks: two were solved, one was not, one failed and one abstained."""
     outcomes = {
         "t0": [YES],
         "t1": [Outcome.scored(0.5, success=True)],
@@ -29,14 +31,26 @@ def test_success_reward_and_errors_are_reported_apart() -> None:
         "t3": [Outcome.failed(ErrorKind.AGENT, "agent x: KeyError: 'a'")],
         "t4": [Outcome.abstained("no key")],
     }
-    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(5), split="held-out"))
+    return simulate(evaluate_tasks(Scripted(outcomes), tasks(5), split="held-out"))
+
+
+def test_tasks_episodes_and_verdicts_are_counted(report: EvalReport) -> None:
     assert (report.split, report.num_tasks, report.num_episodes) == ("held-out", 5, 5)
     assert report.num_scored == 3
+
+
+def test_success_is_over_verdicts_and_solved_over_all_tasks(report: EvalReport) -> None:
     assert report.success is not None
     assert report.success.value == pytest.approx(2 / 3)
     assert report.solved == pytest.approx(2 / 5), "an episode without a verdict solved nothing"
+
+
+def test_a_reward_is_over_the_episodes_that_have_one(report: EvalReport) -> None:
     assert report.reward is not None
     assert report.reward.value == 0.5
+
+
+def test_errors_are_counted_by_kind_and_the_first_one_is_kept(report: EvalReport) -> None:
     assert report.errors == {"agent": 1, "abstain": 1}
     assert report.first_errors["agent"] == "agent x: KeyError: 'a'"
     assert report.metrics()["errors/agent"] == 1.0

@@ -67,9 +67,7 @@ async def seconds_a_step(eta: int) -> tuple[float, float]:
     return took, stale / (ledger.kept + stale)
 
 
-def test_with_slow_tools_streaming_is_two_and_a_half_times_as_fast_and_drops_next_to_nothing() -> (
-    None
-):
+def test_streaming_hides_slow_tools_and_drops_next_to_nothing() -> None:
     synchronous, _ = simulate(seconds_a_step(0))
     streaming, stale_share = simulate(seconds_a_step(2))
     assert synchronous / streaming >= 2.5

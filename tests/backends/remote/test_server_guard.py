@@ -37,9 +37,7 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("first", ["starter", "server"])
-def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
-    first: str, tmp_path: Path
-) -> None:
+def test_the_children_of_a_server_end_with_whichever_ends_first(first: str, tmp_path: Path) -> None:
     child_file = tmp_path / "child"
     lifetime = "600" if first == "starter" else "0.1"
     command = [sys.executable, "-c", STARTER, str(_server_guard.__file__), SERVER]

@@ -56,26 +56,42 @@ def test_every_key_has_one_outcome_and_is_printed_with_it(
     assert not [key for key, found in known.outcomes.items() if "does not know" in found.why]
 
 
-def test_the_settings_mean_what_the_keys_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings that the sample of AReaL's YAML became."""
     monkeypatch.chdir(tmp_path)
     run("--from-areal", str(SAMPLE))
-    config = load_config(file=tmp_path / "gsm8k.toml")
+    return tmp_path / "gsm8k.toml"
+
+
+def test_keys_of_the_run_and_its_rollouts_mean_what_they_meant(translated: Path) -> None:
+    config = load_config(file=translated)
+    run_, rollout = config.run, config.rollout
     assert config.model == "tiny"
-    run_, rollout, trainer, engine = config.run, config.rollout, config.trainer, config.engine
     assert (run_.name, run_.seed, str(run_.dir)) == ("sums-first", 7, "experiments")
     assert (rollout.epochs, rollout.batch, rollout.group_size) == (3, 64, 4)
     assert (rollout.max_staleness, rollout.max_inflight) == (3, 256)
     assert (rollout.temperature, rollout.max_new_tokens) == (0.9, 512)
     assert rollout.dynamic_sampling
+    assert config.eval.every == 10
+
+
+def test_keys_of_the_actor_mean_what_they_meant(translated: Path) -> None:
+    trainer = load_config(file=translated).trainer
     assert (trainer.learning_rate, trainer.weight_decay, trainer.max_grad_norm) == (2e-5, 0.02, 0.5)
     assert (trainer.num_minibatches, trainer.tokens_per_microbatch, trainer.ranks) == (2, 8192, 2)
     assert (trainer.activation_checkpointing, trainer.schedule) == ("full", "constant")
+
+
+def test_keys_of_the_engine_mean_what_they_meant(translated: Path) -> None:
+    engine = load_config(file=translated).engine
+    raw = tomllib.loads(translated.read_text())
     assert (engine.name, engine.max_context) == ("sglang", 4096)
-    assert config.eval.every == 10
-    raw = tomllib.loads((tmp_path / "gsm8k.toml").read_text())
     assert raw["engine"]["sglang"] == {"servers": 2, "tp_size": 1, "memory_fraction": 0.8}
+
+
+def test_keys_of_the_algorithm_mean_what_they_meant(translated: Path) -> None:
+    raw = tomllib.loads(translated.read_text())
     assert raw["algorithm"] == {
         "name": "areal",
         "areal": {

@@ -58,7 +58,7 @@ def test_the_files_of_a_checkpoint_are_the_known_ones_and_it_is_whole(checkpoint
 @pytest.mark.parametrize("at", [0.0, 0.02, 0.4, 0.8, 0.999])
 @pytest.mark.parametrize("name", [TENSORS, STATE, PLACES, MANIFEST_FILE])
 @pytest.mark.parametrize("damage", [flip, cut])
-def test_a_flipped_bit_and_a_cut_are_found_in_every_file_and_named(
+def test_damage_to_any_file_is_found_and_the_file_named(
     checkpoint: Path, damage: Callable[..., None], name: str, at: float
 ) -> None:
     damage(checkpoint / name, at=at)

@@ -110,31 +110,55 @@ def test_what_changes_a_text_or_cuts_it_otherwise_is_left_to_the_tokenizer() -> 
     assert [word_pattern(orjson.loads(hf.to_str())) for hf in (folded, random, other)] == [None] * 3
 
 
-def test_a_word_is_encoded_once_and_a_text_full_of_new_ones_as_a_whole() -> None:
-    asked: list[str] = []
+class Bytes:
+    """A tokenizer of bytes that notes what it was asked."""
 
-    def encode(text: str) -> tuple[int, ...]:
-        asked.append(text)
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        self.asked.append(text)
         return tuple(text.encode())
 
+
+@pytest.fixture
+def tokenizer() -> Bytes:
+    return Bytes()
+
+
+@pytest.fixture
+def encoder(tokenizer: Bytes) -> WordEncoder:
     pattern = word_pattern(orjson.loads(_build("digits").to_str()))
     assert pattern is not None
-    encoder = WordEncoder(pattern, encode)
+    return WordEncoder(pattern, tokenizer.encode)
+
+
+def test_a_word_is_encoded_once(encoder: WordEncoder, tokenizer: Bytes) -> None:
     assert encoder.encode("to be or not to be") == tuple(b"to be or not to be")
-    assert sorted(asked) == [" be", " not", " or", " to", "to"]
-    asked.clear()
+    assert sorted(tokenizer.asked) == [" be", " not", " or", " to", "to"]
+
+
+def test_a_long_word_is_not_kept(encoder: WordEncoder, tokenizer: Bytes) -> None:
+    encoder.encode("to be")
+    tokenizer.asked.clear()
     long = " " + "x" * 100
     assert encoder.encode("to be" + long) == tuple(b"to be" + long.encode())
     assert encoder.encode(long) == tuple(long.encode())
-    assert asked == [long, long], "long words are not kept"
-    asked.clear()
+    assert tokenizer.asked == [long, long]
+
+
+def test_a_text_full_of_new_words_is_encoded_as_a_whole(
+    encoder: WordEncoder, tokenizer: Bytes
+) -> None:
     letters = string.ascii_letters
     many = " ".join(a + b for a in letters for b in letters)
     assert encoder.encode(many) == tuple(many.encode())
-    assert asked == [many]
-    asked.clear()
+    assert tokenizer.asked == [many]
+
+
+def test_a_text_beyond_ascii_is_encoded_as_a_whole(encoder: WordEncoder, tokenizer: Bytes) -> None:
     assert encoder.encode("na\xefve to") == tuple("na\xefve to".encode())
-    assert asked == ["na\xefve to"]
+    assert tokenizer.asked == ["na\xefve to"]
 
 
 def test_the_words_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
