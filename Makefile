@@ -21,7 +21,7 @@ export OMP_NUM_THREADS := 1
 # Where bytecode is not kept, each of the processes that tests start would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint style types fast long verify docs install sglang-cpu sglang-tests clean
+.PHONY: demo test check lint style types fast long coverage verify docs install sglang-cpu sglang-tests clean
 
 demo: $(VENV)/installed-train
 	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
@@ -47,6 +47,15 @@ style:
 
 types:
 	$(BIN)/mypy
+
+# Lines and branches that tests run, by folder. make coverage COVER="tests/gateway tests/config" for some.
+COVER ?= tests
+coverage: install
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not long and not slow and not gpu" $(COVER)
+	$(BIN)/coverage combine --quiet
+	mkdir -p build && $(BIN)/coverage json --quiet -o build/coverage.json
+	$(BIN)/python scripts/coverage_table.py build/coverage.json
 
 verify: export AREAL_SDK_SGLANG_ENV = $(abspath $(SGLANG))
 verify: install sglang-cpu
