@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,11 @@ FIRST = (
 )
 """Folders of long modules, longest first: begun last, one would go on while other workers are idle."""
 
+ONE_SERVER = {
+    f"tests/backends/sglang/test_{name}.py" for name in ("connecting", "faults", "server")
+}
+"""Modules whose tests share a real server, which takes longer to start than all of them to run."""
+
 # A shell makes its background jobs, and so what they start, deaf to Ctrl-C. Tests send it to processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(found, len(FIRST))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the modules of `ONE_SERVER` to one process."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return "one server" if module in ONE_SERVER else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
