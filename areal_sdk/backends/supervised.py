@@ -24,6 +24,7 @@ from areal_sdk.telemetry import waiting
 from areal_sdk.types import WeightUpdate
 
 RESTART_TIMEOUT_S = 600.0
+"""Seconds for a lost engine to load its weights and answer again."""
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from areal_sdk.backends.sglang.registry import ServerRecord
 
 _START_TIMEOUT_S = 900.0
+"""Seconds for a server to load a model; the largest come from a slow disk."""
 _NONE = (
     "no servers of `areal-sdk engine start MODEL`; those that train and serve start end with them and "
     "log to RUN/logs/sglang-0.log"

@@ -48,8 +48,11 @@ CHUNK_BYTES = 16 * 2**20
 """Largest piece of published weights that come from another machine: both sides hold so many bytes
 in memory."""
 SAVE_TIMEOUT_S = 900.0
+"""Seconds for all ranks to write or read a checkpoint."""
 RELEASE_TIMEOUT_S = 60.0
+"""Seconds for all ranks to hand back what memory they can."""
 PUBLISH_TIMEOUT_S = 300.0
+"""Seconds for the ranks to gather and write the weights, and for one piece of them to come from another machine."""
 FAILURE_GRACE_S = 10.0
 """Seconds that the other ranks have to report what made one of them fail."""
 DEATH_GRACE_S = 1.0

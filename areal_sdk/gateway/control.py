@@ -23,6 +23,8 @@ from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
 _REPLY_WAIT_S = 2.0
+"""Seconds that a request for feedback waits for the reply it speaks of, which may still be on its way to be
+recorded."""
 
 
 class ControlPlane:

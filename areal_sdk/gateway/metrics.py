@@ -8,6 +8,7 @@ from typing import Any
 from areal_sdk.types import Turn
 
 _BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of a latency histogram."""
 
 
 @dataclass(slots=True)

@@ -29,6 +29,8 @@ _NUM_THREADS = 2
 byte of text."""
 
 _SHORT_TURN_S = 0.0005
+"""Seconds that a thread keeps Python's lock while large requests are prepared: the event loop waits no longer for
+its turn."""
 
 _BYTES_OF_A_CONTAINER = 128
 

@@ -13,6 +13,7 @@ STOP_GRACE_S = 5.0
 waits for it."""
 
 _LOOK_S = 0.02
+"""Pause between two looks at the answers that still run."""
 
 
 def ends_sessions(app: web.Application, external: ExternalSessions, sessions: SessionStore) -> None:

@@ -21,6 +21,7 @@ from areal_sdk.process.network.listen import Listener
 from areal_sdk.telemetry.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0
+"""Seconds for all of torchrun's ranks to connect: its agents start minutes apart."""
 SLACK_S = 30.0
 """The listener's error is the one that is raised."""
 

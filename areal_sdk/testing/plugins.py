@@ -30,6 +30,7 @@ WORKER = "areal_sdk.testing.plugins:main"
 HEAVY = ("torch", "transformers", "tensorflow", "jax", "ray", "sglang", "datasets")
 """Packages that take seconds to import; a plugin is imported at every start of every command."""
 ITEM_TIMEOUT_S = 120.0
+"""Seconds for one item of a plugin to be imported and tried."""
 
 Options = Mapping[str, Mapping[str, Any]]
 """Options by table, such as `reward.polite`."""

@@ -137,3 +137,16 @@ def test_the_budget_has_a_line_for_each_figure() -> None:
 
     found = dict.fromkeys(sizes({"a/one.py": ""}), 0)
     assert overruns(found, BUDGET.read_text()) == []
+
+
+def test_every_deadline_and_pause_says_what_it_waits_for() -> None:
+    silent = []
+    for path in sorted((ROOT / "areal_sdk").rglob("*.py")):
+        body = [] if "templates" in path.parts else ast.parse(path.read_text()).body
+        for statement, following in zip(body, [*body[1:], None], strict=False):
+            match statement, following:
+                case ast.Assign([ast.Name(name)]), ast.Expr(ast.Constant(str())):
+                    pass
+                case ast.Assign([ast.Name(name)]), _ if name.endswith("_S") and name.isupper():
+                    silent.append(f"{path.relative_to(ROOT)}:{statement.lineno}: {name}")
+    assert silent == []

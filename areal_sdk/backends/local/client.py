@@ -22,6 +22,7 @@ from areal_sdk.process.network.guests import visit
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 30.0
+"""Seconds to wait for the connection to an engine that lives."""
 RETURN_EVERY_S = 1.0
 """Seconds between two attempts of a node to connect again after it lost its connection."""
 

@@ -37,7 +37,9 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
 UPDATE_TIMEOUT_S = 300.0
+"""Seconds for the engine to read new weights from disk, once its running requests are paused."""
 CALL_TIMEOUT_S = 60.0
+"""Seconds for an answer that needs no weights and no sampling."""
 CLIENT = "areal_sdk.backends.local.client:LocalEngineClient"
 
 

@@ -15,6 +15,7 @@ from areal_sdk.process.threads import in_thread
 CHUNK_BYTES = 16 * 2**20
 """The memory of both sides beside the weights."""
 CHUNK_TIMEOUT_S = 60.0
+"""Seconds for one chunk to arrive and be written on the other machine."""
 
 
 async def push(child: Child, path: Path) -> str:

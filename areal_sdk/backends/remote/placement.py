@@ -15,6 +15,7 @@ from areal_sdk.launch import FindsRoom, Launcher
 from areal_sdk.process import JSON, Child, ProcessSpec, Reservation
 
 CALL_TIMEOUT_S = 60.0
+"""Seconds for an answer of the process beside a server; none of its answers waits for the server."""
 LEAVE_S = 10.0
 """The server gets half of it to end by itself."""
 

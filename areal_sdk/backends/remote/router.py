@@ -21,6 +21,7 @@ _CHECK_EVERY_S = 5.0
 """Seconds between two checks: somebody else may register a server, or the router may have been
 started again."""
 _REGISTERED_CHECK_S = 0.05
+"""Pause between two looks while the router registers the servers: nothing tells when it has."""
 
 
 class Router(Server):

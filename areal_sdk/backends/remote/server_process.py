@@ -25,7 +25,9 @@ from areal_sdk.process.user_code import load_user_object
 
 ENTRY = "areal_sdk.backends.remote.server_process:main"
 WATCH_EVERY_S = 0.5
+"""Seconds after which a lost server is noticed, when nobody asks for anything."""
 STOP_S = 5.0
+"""Seconds for a server to end by itself before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)

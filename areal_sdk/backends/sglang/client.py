@@ -28,6 +28,8 @@ from areal_sdk.errors import EngineError, UnsupportedSchemaError
 
 _MEMORY = ("weights", "kv_cache")
 _IDLE_CHECK_S = 0.02
+"""Pause between two tries to release memory: SGLang refuses while it runs a request, and does not tell when it is
+idle."""
 
 _BAD_GRAMMAR = re.compile(
     r"(?:Failed to compile json grammar: (?:\[[\d:]+\] \S+: )?|(?=Grammar preprocessing timed out))"

@@ -16,6 +16,7 @@ ADMIN = "admin"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHORTEST_KEY = 16
 _BUSY_RETRY_S = 1.0
+"""Seconds after which a caller over its quota is told to ask again."""
 
 
 class Account:

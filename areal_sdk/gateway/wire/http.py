@@ -218,6 +218,7 @@ async def not_found(request: web.Request) -> web.StreamResponse:
 
 
 KEEP_ALIVE_S = 15.0
+"""Seconds without a token after which a stream sends a comment, so that no proxy closes it."""
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

@@ -27,6 +27,7 @@ from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
 from areal_sdk.process.network.handshake import split_address
 
 REACH_S = 10.0
+"""Seconds for the cluster's address to accept a connection."""
 STARTED_S = 120.0
 """Seconds that a running host may take to start its process."""
 SHORTAGES = ("NO_RESOURCES", "INFEASIBLE")

@@ -13,6 +13,7 @@ from areal_sdk.process.network.handshake import TOKEN_VARIABLE
 from areal_sdk.process.network.join import connect_and_run
 
 CONNECT_TIMEOUT_S = 60.0
+"""Seconds for a placed process to reach the main process."""
 
 
 def main(address: str, name: str) -> int:

@@ -25,13 +25,16 @@ from areal_sdk.telemetry.waits import waiting
 
 DRIVER = "areal_sdk.launch.ray.driver:main"
 DRIVER_START_S = 120.0
+"""Seconds for the driver to join the cluster."""
 ANSWER_S = 300.0
+"""Seconds for an answer of the driver; finding room has a deadline of its own."""
 WORKER_START_S = 300.0
 """Seconds that Ray may take to reserve room that is free, and then to start a Python process for
 each host: minutes, on a crowded machine."""
 SLACK_S = 30.0
 """The driver's error is the one that is raised."""
 CONNECT_S = 90.0
+"""Seconds for the processes of a job to connect, once their hosts run."""
 
 
 async def open_ray(setup: LauncherSetup) -> "RayLauncher":

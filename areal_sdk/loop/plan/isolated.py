@@ -21,6 +21,7 @@ ISOLATED = "isolated"
 """The option of every reward and every environment: true, or the requirement that pip installs."""
 
 _CHECK_S = 300.0
+"""Seconds for a plugin's own environment to read its options: the first import there compiles all it needs."""
 _CHECK = """
 import json, sys
 from areal_sdk.errors import ArealError

@@ -28,6 +28,7 @@ from areal_sdk.types import Task
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
+"""Seconds after which a lost worker is replaced, when no episode asks for one."""
 STOP_MARGIN_S = 10.0
 """Seconds added to the longest time in which a worker notices that an episode was cancelled."""
 

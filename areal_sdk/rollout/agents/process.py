@@ -37,10 +37,13 @@ logger = logging.getLogger(__name__)
 
 WORKER = "areal_sdk.rollout.agents.worker:main"
 SAY_BLOCKED_AFTER_S = 5.0
+"""Seconds that one step may hold a worker's event loop before its place is logged."""
 STACKS_S = 0.2
 """Time for a worker that is about to be killed to write its stacks to the log."""
 ANSWER_TIMEOUT_S = 60.0
+"""Seconds for a worker to take the answer to a call of its agent."""
 CLOSE_GRACE_S = 1.5
+"""Seconds for a worker to end by itself before it is killed; its episodes are over."""
 EPISODE_BACKSTOP_S = 7 * 86400.0
 """The runner's deadline ends an episode; this only bounds the wait."""
 

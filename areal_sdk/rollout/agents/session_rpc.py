@@ -174,6 +174,7 @@ def _unpickle(packed: bytes | memoryview) -> Any:
 TURNS_TIMEOUT_S = 60.0
 """Deadline of `turns`, which the main process answers from memory."""
 POLL_S = 0.1
+"""Pause between two looks whether the episode of a waiting thread was cancelled."""
 
 
 class PendingCalls:

@@ -31,6 +31,7 @@ SILENT_S = 60.0
 ANSWER_WITHIN_S = 5.0
 """Seconds that a process may take to hear that its request was carried out."""
 WATCH_VERSION_S = 0.1
+"""Pause between two looks at the version of the weights, which the gateways stamp on tokens."""
 END_WITHIN_S = 10.0
 """Seconds that a process may take to tell of its sessions when the server ends."""
 

@@ -28,6 +28,7 @@ SEND_AFTER_S = 0.05
 TAKES_WITHIN_S = 60.0
 """A node takes requests in a thread, also while an agent blocks its event loop."""
 CLOSE_GRACE_S = 3.0
+"""Seconds for a node to end its agents before it is killed."""
 
 
 class NodeLostError(InfrastructureError):

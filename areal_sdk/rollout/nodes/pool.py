@@ -33,7 +33,9 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
+"""Seconds after which a lost node is replaced, when no episode asks for one."""
 START_TIMEOUT_S = 300.0
+"""Seconds without any node after which a run gives up."""
 RETRIES = RestartPolicy(max_restarts=10)
 """Number of attempts to replace a lost node, while replacements do not start."""
 

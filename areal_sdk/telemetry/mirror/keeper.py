@@ -12,11 +12,13 @@ from areal_sdk.telemetry.mirror.layout import TakenOverError
 logger = logging.getLogger(__name__)
 
 COPY_EVERY_S = 10.0
+"""Seconds between two copies of what grows: metrics, logs, episodes."""
 LOOK_EVERY_S = 0.5
 """A new checkpoint is noticed within this time."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses before a mirror that failed is tried again."""
 SAY_AFTER_S = 1.0
+"""Seconds that a run waits for its mirror before it says so."""
 NUM_NAMED = 5
 """Number of missing parts that are named at most."""
 FAILING_WITHIN_S = 60.0

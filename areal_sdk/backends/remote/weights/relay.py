@@ -32,6 +32,7 @@ SILENT_MORE_S = 5.0
 """Seconds more for each receiver further on, so that the one before a silent link speaks before it
 is given up itself."""
 CONNECT_S = 10.0
+"""Seconds for a receiver to accept the connection, before any weights are sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
 
 _LEAVE_TIMEOUT_S = 5.0
+"""Seconds for the sender to leave a group whose server is gone. A failure is no matter: the group is never used
+again."""
 
 Half = Coroutine[Any, Any, object]
 
