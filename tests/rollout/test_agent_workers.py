@@ -265,7 +265,7 @@ async def test_a_deadline_ends_the_episode_and_its_clean_up_runs(
 ) -> None:
     here = tmp_path / "here"
     async with playing(
-        sample_agents.does_as_told, model_dir, tmp_path, episode_timeout_s=1.0
+        sample_agents.does_as_told, model_dir, tmp_path, episode_timeout_s=5.0
     ) as play:
         outcome = (await play(do="clean_up", here=here)).outcome
         assert outcome.error is ErrorKind.TIMEOUT
