@@ -19,6 +19,8 @@ FIRST = (
     "tests/rollout/",
     "tests/backends/",
     "tests/gateway/sampling/",
+    "tests/fsdp/",
+    "plugins/",
 )
 """Folders of long modules, longest first: begun last, one would go on while other workers are idle."""
 
