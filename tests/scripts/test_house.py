@@ -144,9 +144,9 @@ def test_every_deadline_and_pause_says_what_it_waits_for() -> None:
     for path in sorted((ROOT / "areal_sdk").rglob("*.py")):
         body = [] if "templates" in path.parts else ast.parse(path.read_text()).body
         for statement, following in zip(body, [*body[1:], None], strict=False):
-            match statement, following:
-                case ast.Assign([ast.Name(name)]), ast.Expr(ast.Constant(str())):
-                    pass
-                case ast.Assign([ast.Name(name)]), _ if name.endswith("_S") and name.isupper():
-                    silent.append(f"{path.relative_to(ROOT)}:{statement.lineno}: {name}")
+            if not isinstance(statement, ast.Assign) or isinstance(following, ast.Expr):
+                continue
+            names = [name.id for name in statement.targets if isinstance(name, ast.Name)]
+            if any(name.endswith("_S") and name.isupper() for name in names):
+                silent.append(f"{path.relative_to(ROOT)}:{statement.lineno}: {names[0]}")
     assert silent == []
