@@ -30,6 +30,7 @@ RUN = "run"
 NEVER_S = 3600.0
 """A test that waits for a deadline of a server fails."""
 SOON_S = 120.0
+GENERATE = "/inference/v1/generate"
 REQUEST = GenerateRequest((10, 11, 12), 20, ignore_eos=True)
 
 
@@ -135,7 +136,7 @@ async def test_a_server_that_hangs_holds_up_no_news_and_no_other_server(
     (first, second) = [await run.add(proxy) for proxy in (hung, well)]
     await run.tell()
     assert len((await run.sample()).tokens) == 20
-    assert "/inference/v1/generate" in well.requests
+    assert GENERATE in well.requests
     assert run.state_of(first) is not State.READY
 
     second.version = first.version = 1
@@ -176,7 +177,8 @@ async def test_a_pause_ends_requests_elsewhere_while_one_server_hangs_and_a_resu
     await until(lambda: len(run.node._pool.ready) == 2, timeout_s=SOON_S)
     long = GenerateRequest((10, 11, 12), 700, ignore_eos=True)
     running = [asyncio.create_task(run.node.generate(long)) for _ in range(4)]
-    await until(lambda: all(server.num_running for server in run.node._pool.servers))
+    # A silence that begins before a proxy has read a request would hold that request for ever.
+    await until(lambda: all(proxy.passed_on.count(GENERATE) == 2 for proxy in proxies))
     hung, well = run.node._pool.servers
     proxies[0].silence.set()
     run.pool.running.clear()

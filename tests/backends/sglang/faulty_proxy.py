@@ -34,6 +34,8 @@ class FaultyProxy:
     """0: any free one."""
     address: str = ""
     requests: list[str] = field(default_factory=list)
+    passed_on: list[str] = field(default_factory=list)
+    """Paths of the requests that no silence holds."""
 
     def __post_init__(self) -> None:
         self.address = f"http://127.0.0.1:{self.port}"
@@ -60,6 +62,7 @@ class FaultyProxy:
         body = await request.read()
         if self.silence.is_set():
             await asyncio.Event().wait()
+        self.passed_on.append(path)
         if self._takes(self.fail, path):
             return web.Response(status=500, text="injected")
         if self._takes(self.refuse, path):
