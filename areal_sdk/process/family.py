@@ -18,6 +18,10 @@ KILL_S = 2.0
 """Time for killed members to end."""
 
 _PROC = Path("/proc")
+_KERNEL_THREAD = 0x00200000
+"""Flag of a process that has no program, so neither command line nor environment."""
+_LOOKS_AT_EXEC, _EXEC_S = 20, 0.005
+"""Number of looks at a process that is in the middle of `exec`, and seconds between two of them."""
 _ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
 """A process that cleans up shared memory once its family is gone, and then ends by itself."""
 
@@ -86,7 +90,8 @@ def _living() -> Iterator[tuple[int, int]]:
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             fields = _read(int(entry.name), "stat").rpartition(b")")[2].split()
-            if fields and fields[0] not in (b"Z", b"X"):
+            is_kernels = bool(fields) and int(fields[6]) & _KERNEL_THREAD
+            if fields and fields[0] not in (b"Z", b"X") and not is_kernels:
                 yield int(entry.name), int(fields[1])
 
 
@@ -97,10 +102,22 @@ def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
 
 
 def _bears(pid: int, name: str) -> bool:
-    marks = (
-        v for v in _read(pid, "environ").split(b"\0") if v.startswith(FAMILY_VARIABLE.encode())
-    )
+    marks = (v for v in _environment(pid).split(b"\0") if v.startswith(FAMILY_VARIABLE.encode()))
     return any(name.encode() in mark for mark in marks)
+
+
+def _environment(pid: int) -> bytes:
+    """The variables of a process. In the middle of `exec` it shows none, nor a command line: then look again."""
+    for _ in range(_LOOKS_AT_EXEC):
+        if found := _read(pid, "environ"):
+            return found
+        has_line = bool(_read(pid, "cmdline"))
+        if (found := _read(pid, "environ")) or has_line:
+            return found
+        if not _read(pid, "stat"):
+            break  # it has ended
+        time.sleep(_EXEC_S)
+    return b""
 
 
 def _read(pid: int, what: str) -> bytes:
