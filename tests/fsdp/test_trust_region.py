@@ -1,5 +1,6 @@
 """The bound on an update, taking part of an update back, and the rate that follows the bound."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config.sections.learning import FIRST_LEARNING_RATE
 from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
+from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.step.probe import NUM_TERMS, Likeliest, sampled
@@ -27,6 +29,8 @@ from areal_sdk.fsdp.step.trust_region import (
     UpdateLimit,
     summary,
 )
+from areal_sdk.telemetry.directories import CheckpointError
+from areal_sdk.telemetry.manifest import MANIFEST_FILE, write_manifest
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 from .episodes import make_groups
@@ -595,3 +599,32 @@ def test_groups_that_teach_nothing_are_measured_too(spec: TrainerSpec) -> None:
     metrics = trainer.step(make_groups(1) + make_groups(1, seed=1, same_reward=True), version=0)
     assert metrics["num_idle_groups"] == 1
     assert measured == {0, 1}
+
+
+def rewritten(checkpoint: Path, region: object) -> Path:
+    """The checkpoint, with another state of the limit."""
+    path = checkpoint / STATE_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "region": region}))
+    (checkpoint / MANIFEST_FILE).unlink()
+    write_manifest(checkpoint)
+    return checkpoint
+
+
+def test_a_checkpoint_that_keeps_the_limit_as_a_list_is_resumed(
+    spec: TrainerSpec, tmp_path: Path
+) -> None:
+    save_checkpoint(RankTrainer(spec), tmp_path / "saved", {})
+    resumed = RankTrainer(spec)
+    load_checkpoint(resumed, rewritten(tmp_path / "saved", [2.25, 1]))
+    assert (resumed.region.factor, resumed.region.num_calm) == (2.25, 1)
+    assert (resumed.region.tightness, resumed.region.noise) == (1.0, None)
+
+
+@pytest.mark.parametrize("region", [[2.25], "2.25", [2.25, None], {"factor": "2.25"}, {"rate": 1}])
+def test_a_checkpoint_with_a_limit_of_no_known_shape_is_refused(
+    spec: TrainerSpec, tmp_path: Path, region: object
+) -> None:
+    save_checkpoint(RankTrainer(spec), tmp_path / "saved", {})
+    checkpoint = rewritten(tmp_path / "saved", region)
+    with pytest.raises(CheckpointError, match="init_from"):
+        load_checkpoint(RankTrainer(spec), checkpoint)

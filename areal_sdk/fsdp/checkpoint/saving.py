@@ -162,7 +162,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     trainer.phase = state["phase"]
     trainer.num_updates = state["num_updates"]
     trainer.num_steps = state.get("num_steps", trainer.num_updates)
-    trainer.region.state = state.get("region") or {}
+    trainer.region.state = _limit_of(directory, state.get("region"), set(trainer.region.state))
     trainer.baselines = state["baselines"]
     if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
         trainer.critic.num_updates = state.get("critic_updates") or 0
@@ -184,6 +184,24 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
             torch.set_rng_state(generator)
     extra: Mapping[str, JSON] = state["extra"]
     return extra
+
+
+def _limit_of(directory: Path, saved: JSON, known: set[str]) -> Mapping[str, JSON]:
+    """The state of the update limit. A checkpoint of before the guard has the factor and the calm steps in a list."""
+    match saved:
+        case None:
+            return {}
+        case [int() | float() as factor, int() as num_calm]:
+            return {"factor": factor, "num_calm": num_calm}
+        case dict() if saved.keys() <= known and all(
+            isinstance(value, (int, float)) or (value is None and name == "noise")
+            for name, value in saved.items()
+        ):
+            return saved
+    raise CheckpointError(
+        f"{directory} keeps the limit of updates as {saved!r:.200}, which this version does not read: go on with the "
+        "version that wrote it, or begin a new run, with init_from to start from these weights"
+    )
 
 
 def roll_back(trainer: RankTrainer, directory: Path) -> None:
