@@ -341,6 +341,16 @@ def test_a_jump_of_the_distance_is_named_where_its_mean_over_tokens_is_small() -
     assert Distances().notice({"kl_behaviour_after": 0.069}) is None, "nothing is usual yet"
 
 
+@pytest.mark.parametrize(("found", "is_named"), [(0.033, False), (0.071, False), (0.44, True)])
+def test_a_rate_that_rises_within_the_trust_region_is_no_jump(found: float, is_named: bool) -> None:
+    """The rate begins low and rises, so what was usual says little: 11 of 11 sound runs were told of a jump."""
+    distances = Distances(is_bounded=True)
+    usual = {"staleness_max": 2.0, "num_updates": 1.0}
+    for _ in range(10):
+        assert distances.notice({**usual, "kl_behaviour_after": 8.9e-5}) is None
+    assert (distances.notice({**usual, "kl_behaviour_after": found}) is not None) is is_named
+
+
 @pytest.mark.parametrize("num_minibatches", [1, 3])
 def test_on_fresh_samples_decoupled_ppo_is_plain_ppo(
     spec: TrainerSpec, num_minibatches: int

@@ -6,6 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.step.trust_region import PER_TOKEN
+
 EXPLAINED = {"float32": 2e-3, "bfloat16": 0.1}
 """Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts.
 
@@ -25,13 +28,12 @@ REMEMBERED = 20
 class Notices:
     """Notices that users get about the steps of a run."""
 
-    def __init__(self, dtypes: Sequence[str]) -> None:
-        """`dtypes`: those of the trainer's matrices and of the published weights."""
+    def __init__(self, settings: TrainerSection, publish_dtype: str) -> None:
         self.latest: list[str] = []
         """Notices of the latest step."""
-        self._dtypes = dtypes
+        self._dtypes = (settings.precision, publish_dtype)
         self._named: set[str] = set()
-        self._distances = Distances()
+        self._distances = Distances(is_bounded=settings.trust_region > 0.0)
 
     def begin(self, outliers: Mapping[str, str]) -> None:
         """A step, and the sources that posted a wrong reward: each is named once."""
@@ -68,6 +70,8 @@ def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> 
 class Distances:
     """Distances of the policy from the one that sampled, after each of the last steps."""
 
+    is_bounded: bool = False
+    """Whether each update is held within the trust region."""
     _usual: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def notice(self, metrics: Mapping[str, float]) -> str | None:
@@ -77,8 +81,15 @@ class Distances:
             return None
         usual = statistics.median(self._usual) if len(self._usual) >= REMEMBERED // 4 else math.inf
         self._usual.append(found)
-        has_jumped = found > max(NEAR, JUMP * usual)
+        has_jumped = found > max(NEAR, JUMP * usual, self._allowed(metrics))
         return _moved(found, usual) if found > FAR or has_jumped else None
+
+    def _allowed(self, metrics: Mapping[str, float]) -> float:
+        """The KL that updates within the trust region reach together, if all go one way: it grows with the square."""
+        if not self.is_bounded:
+            return 0.0
+        num_updates = metrics.get("staleness_max", 0.0) + metrics.get("num_updates", 1.0)
+        return PER_TOKEN * num_updates**2
 
 
 def _moved(found: float, usual: float) -> str:

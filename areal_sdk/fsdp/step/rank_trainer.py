@@ -90,7 +90,7 @@ class RankTrainer:
         self.baselines: Baselines = {}
         self.credit: dict[str, Credit] = {}
         """Credit of the episodes of the latest step, by id."""
-        self._notices = Notices((self.settings.precision, spec.publish_dtype))
+        self._notices = Notices(self.settings, spec.publish_dtype)
         self._planner = Planner(self.settings, self.ranks.rows)
 
     @property
