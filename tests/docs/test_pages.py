@@ -16,6 +16,31 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, execute, par
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 
+_SETTING = re.compile(r"^\| `([a-z_.]+)` \| (?:`([^`]*)`)? ?\| ", re.MULTILINE)
+
+
+def _defaults() -> dict[str, str]:
+    """The default of every setting, by its key, as the page of settings has it."""
+    defaults, table = {}, ""
+    for line in (ROOT / "docs" / "config.md").read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"## `\[(.*)\]`$", line):
+            table = heading[1]
+        elif row := re.match(r"\| `(\w+)` \| .*? \| (?:`(.*?)`|) ?\| ", line):
+            defaults[f"{table}.{row[1]}"] = row[2] or ""
+    return defaults
+
+
+def test_the_tables_of_settings_in_pages_have_their_defaults() -> None:
+    """Such a table begins with `| setting | default |`."""
+    defaults, found = _defaults(), 0
+    for page in (page for page in PAGES if page.name != "config.md"):
+        for table in page.read_text(encoding="utf-8").split("\n| setting | default |")[1:]:
+            for key, default in _SETTING.findall(table.partition("\n\n")[0]):
+                assert defaults.get(key) == default, f"{page_name(page)}: {key} = {default}"
+                found += 1
+    assert found > 20
+
+
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 

@@ -13,7 +13,10 @@ TEMPLATES = sorted((ROOT / "areal_sdk" / "cli" / "templates").rglob("*.py"))
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py"))
 PAGES = [
     ROOT / "docs" / name
-    for name in ("agents.md", "plugins.md", "api.md", "hooks.md", "algorithms.md")
+    for name in (
+        *("agents.md", "environments.md", "tasks.md", "rewards.md", "evaluation.md"),
+        *("plugins.md", "api.md", "hooks.md", "algorithms.md"),
+    )
 ]
 
 
