@@ -9,8 +9,10 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.records.curves import panels_of
 from areal_sdk.records.overview import overview_of
 from areal_sdk.records.selection import Selection
+from areal_sdk.records.tokens import EpisodeTokens, tokens_of
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.token_log import StepTokens
 from areal_sdk.types import Episode
 
 if TYPE_CHECKING:
@@ -69,6 +71,14 @@ class Run:
     def episode(self, episode_id: str) -> Episode:
         """One episode, with its turns, messages and tokens."""
         return self._run_dir.find_episode(episode_id).episode
+
+    def tokens(self, step: int) -> StepTokens | None:
+        """What a step made of its tokens; None if there is no record of that step."""
+        return self._run_dir.read_tokens(step)
+
+    def episode_tokens(self, episode_id: str) -> EpisodeTokens | None:
+        """What training made of an episode's tokens, by turn; None if no step trained it, or its record is gone."""
+        return tokens_of(self._run_dir, episode_id)
 
     def to_pandas(self, kind: Kind = "metrics") -> "pandas.DataFrame":
         """The rows of `kind` as a DataFrame. Needs pandas."""

@@ -13,6 +13,7 @@ metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 data.json       of a fine-tuning run: digests of the rows that it began with, and for `dpo` their logprobs then
 episodes/       conversations, tokens, masks, rewards, versions
+tokens/         what each step made of each token: advantages, logprobs, entropy, flags
 checkpoints/    weights, optimiser, and the state to resume from
 model/          config, tokenizer and template of the trained model: all its files but the weights
 logs/           one file per child process
@@ -38,7 +39,7 @@ from typing import Any, Self
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import episode_log as episodes
-from areal_sdk.telemetry import metrics
+from areal_sdk.telemetry import metrics, token_log
 from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary
 from areal_sdk.telemetry.files import (
     PRIVATE_DIRECTORY,
@@ -48,6 +49,7 @@ from areal_sdk.telemetry.files import (
     to_json,
     write_atomically,
 )
+from areal_sdk.telemetry.token_log import StepTokens
 
 REMOVED = "(removed)"
 
@@ -144,6 +146,10 @@ class RunDir:
     @property
     def episodes(self) -> Path:
         return self.path / "episodes"
+
+    @property
+    def tokens(self) -> Path:
+        return self.path / "tokens"
 
     @property
     def checkpoints(self) -> Path:
@@ -322,6 +328,10 @@ class RunDir:
     def list_episodes(self) -> Iterator[EpisodeSummary]:
         """Newest first."""
         return episodes.list_episodes(self.episodes)
+
+    def read_tokens(self, step: int) -> StepTokens | None:
+        """What `step` made of its tokens; None if there is no such record."""
+        return token_log.read_tokens(self.tokens, step)
 
     def num_deleted(self) -> int:
         """The number of the oldest episodes that were deleted (`run.keep_episodes`)."""
