@@ -1,10 +1,13 @@
 """`Config`: all sections of a run together, and the conditions between sections."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from areal_sdk.config.keys import join_key
 from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.config.sections.base import ENDLESS, JSON, Section
 from areal_sdk.config.sections.cluster import ClusterSection
@@ -15,6 +18,7 @@ from areal_sdk.config.sections.learning import (
     TrainerSection,
 )
 from areal_sdk.config.sections.playing import (
+    NO_EVALUATION,
     CurriculumSection,
     EngineSection,
     EvalSection,
@@ -35,7 +39,7 @@ class Config(Section):
     tasks: str | None = None
     """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved or reads, the id of a dataset on the
     hub (`openai/gsm8k:main`), or a plugin's dataset, whose options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
-    eval_tasks: str | None = None
+    eval_tasks: Annotated[str | None, NO_EVALUATION] = None
     """The same for the held-out splits. With `tasks` and without `eval_tasks` nothing is measured."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Fields of a file of tasks under other names: `question = "problem"` reads `task.data["question"]` from
@@ -89,77 +93,55 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        rollout = self.rollout
-        if rollout.batch % rollout.group_size:
-            lower = max(1, rollout.batch // rollout.group_size) * rollout.group_size
-            raise ValueError(
-                f"rollout.batch = {rollout.batch} is not a multiple of rollout.group_size = "
-                f"{rollout.group_size}: try {lower}"
-            )
+        for _, section in self.walk():
+            for refusal in section.contradictions(self):
+                raise ValueError(refusal)
+        return self
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        """Refusals of mixtures: the other sections have their own."""
         if self.mixture and self.tasks is not None:
-            raise ValueError(
+            yield (
                 f"tasks = {self.tasks!r} and [[mixture]] exclude each other: make the tasks one more [[mixture]], or remove tasks"
             )
-        if self.mixture and rollout.epochs is not None:
-            raise ValueError(
-                f"rollout.epochs = {rollout.epochs}: a mixture has no end, so set run.steps instead"
-            )
-        if self.curriculum.target is not None and len(self.mixture) < 2:
-            raise ValueError(
-                f"curriculum.target = {self.curriculum.target} moves the shares of a mixture: give two or more "
-                "[[mixture]]; two levels of one dataset are two sources with a name and options"
+        if self.mixture and self.rollout.epochs is not None:
+            yield (
+                f"rollout.epochs = {self.rollout.epochs}: a mixture has no end, so set run.steps instead"
             )
         names = [part.label for part in self.mixture]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two parts of the mixture are called {min(twice)!r}: give one a name")
-        for inner in names:
-            for outer in names:
-                if inner.startswith(f"{outer}/"):
-                    raise ValueError(
-                        f"two parts of the mixture are called {outer!r} and {inner!r}: the ids of their tasks "
-                        f"begin alike, so tasks of one would count as the other's; give one a name such as "
-                        f"{inner.replace('/', '-')!r}"
-                    )
-        if rollout.max_inflight < rollout.group_size:
-            raise ValueError(
-                f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "
-                f"{rollout.group_size}: raise it to at least {rollout.group_size}"
+            yield f"two parts of the mixture are called {min(twice)!r}: give one a name"
+        for inner, outer in itertools.product(names, names):
+            if inner.startswith(f"{outer}/"):
+                yield (
+                    f"two parts of the mixture are called {outer!r} and {inner!r}: the ids of their tasks "
+                    f"begin alike, so tasks of one would count as the other's; give one a name such as "
+                    f"{inner.replace('/', '-')!r}"
+                )
+
+    def remarks(self, run: "Config") -> Iterator[str]:
+        """Warnings of names of fields, where every file of a mixture has its own, or there is none."""
+        if not self.mixture or self.eval_tasks is not None:
+            return
+        sources = [
+            source
+            for part in self.mixture
+            for source in (part.tasks, part.eval_tasks)
+            if source is not None and not part.fields
+        ]
+        if any(_may_be_file(source) for source in sources):
+            return
+        for key, value in self.fields.items():
+            yield (
+                f"{join_key('fields', key)} = {value!r} changes nothing: no file of the mixture is without fields of its "
+                f"own; set {key} in the fields of its [[mixture]]"
             )
-        if self.serve.learn and self.serve.upstream is not None:
-            raise ValueError(
-                "serve.learn needs tokens, and another provider (serve.upstream) gives only text: "
-                "remove one of the two"
-            )
-        if self.serve.learn and rollout.nodes > 1:
-            raise ValueError(
-                f"rollout.nodes = {rollout.nodes}: nodes play tasks, and callers of serve.learn bring theirs: "
-                "leave rollout.nodes out, and set serve.processes for more gateway processes"
-            )
-        if self.serve.upstream is not None and self.serve.processes > 1:
-            raise ValueError(
-                f"serve.processes = {self.serve.processes}: calls are passed on to another provider "
-                "(serve.upstream) by one process: leave serve.processes out"
-            )
-        if self.serve.learn and self.run.deterministic:
-            raise ValueError(
-                "run.deterministic does not work with serve.learn, where callers decide which episodes "
-                "are played: remove one of the two"
-            )
-        if self.trainer.schedule != "constant" and self.run.is_endless:
-            raise ValueError(
-                f'trainer.schedule = "{self.trainer.schedule}" falls until the last step, and this run has '
-                "none: set run.steps, or leave the schedule out"
-            )
-        if self.trainer.lora.dropout and self.finetune.objective is None:
-            raise ValueError(
-                f"trainer.lora.dropout = {self.trainer.lora.dropout}: the trainer scores a sampled token "
-                "with the weights that sampled it, and dropout changes them: leave it out"
-            )
-        if self.eval.stop_at_success is not None and not self.eval.every:
-            raise ValueError(
-                "eval.stop_at_success needs evaluations during training: set eval.every"
-            )
-        return self
+
+
+def _may_be_file(source: str) -> bool:
+    """Whether a source may be a file or the id of a dataset on the hub, rather than the name of a
+    plugin's dataset."""
+    return "/" in source or bool(Path(source).suffix) or Path(source).exists()
 
 
 def _for_this_cpu(values: Any) -> Any:

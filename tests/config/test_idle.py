@@ -3,8 +3,6 @@
 import pytest
 
 from areal_sdk.config import Config, idle_settings, parse_config
-from areal_sdk.config.loading import known_keys
-from areal_sdk.config.unused import _RULES
 from areal_sdk.loop.plan.parts import engine_name
 
 
@@ -92,8 +90,3 @@ def test_a_rate_that_should_follow_and_has_nothing_to_follow_is_remarked_on() ->
 )
 def test_a_setting_that_matters_is_not_complained_about(values: dict[str, object]) -> None:
     assert idle(parse_config(values)) == []
-
-
-def test_every_rule_is_about_settings_that_exist() -> None:
-    keys = [key for rule in _RULES for key in rule.keys]
-    assert set(keys) <= set(known_keys(Config))

@@ -1,7 +1,9 @@
 """The base class of all sections, and the types of their values."""
 
 import re
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -9,6 +11,9 @@ from pydantic import (
     ConfigDict,
     Field,
 )
+
+if TYPE_CHECKING:
+    from areal_sdk.config.root import Config
 
 JSON = dict[str, Any]
 Positive = Annotated[int, Field(gt=0)]
@@ -28,8 +33,34 @@ ENDLESS = 10**9
 """The number of steps of a run without an end: somebody stops it."""
 
 
+@dataclass(frozen=True, slots=True)
+class IdleIf:
+    """Annotation of a setting that changes nothing in some runs: in which, and why.
+
+    `beta: Annotated[float, IdleIf(lambda run: run.finetune.objective != "dpo", "only dpo reads it")] = 0.1`
+    """
+
+    is_idle: Callable[["Config"], bool]
+    why: str
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        """Refusals of a run whose other settings exclude one of this section. Each names the cure."""
+        yield from ()
+
+    def remarks(self, run: "Config") -> Iterator[str]:
+        """Warnings of settings of this section that change little or nothing in `run`, beyond `IdleIf`."""
+        yield from ()
+
+    def walk(self, key: str = "") -> Iterator[tuple[str, "Section"]]:
+        """This section and the sections inside, each with what stands before the keys of its settings."""
+        yield key, self
+        for name, value in self:
+            if isinstance(value, Section):
+                yield from value.walk(f"{key}{name}.")
 
 
 def sections_in(model: type[BaseModel]) -> dict[str, type[Section]]:

@@ -1,8 +1,8 @@
 """Sections about learning: trainer, adapter, algorithm, warm-up, fine-tuning."""
 
 import difflib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -11,13 +11,18 @@ from pydantic import (
 )
 
 from areal_sdk.config.keys import join_key
+from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.config.sections.base import (
     Device,
+    IdleIf,
     NonNegative,
     Positive,
     Seconds,
     Section,
 )
+
+if TYPE_CHECKING:
+    from areal_sdk.config.root import Config
 
 
 def _as_names(value: Any) -> Any:
@@ -26,6 +31,9 @@ def _as_names(value: Any) -> Any:
 
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
+_NO_ADAPTER = IdleIf(
+    lambda run: not run.trainer.lora.rank, "there is no adapter without trainer.lora.rank"
+)
 
 
 class LoraSection(Section):
@@ -33,15 +41,15 @@ class LoraSection(Section):
 
     rank: NonNegative = 0
     """Rank of the adapter's matrices. 0: no adapter, all weights are trained."""
-    alpha: Annotated[float, Field(gt=0)] = 32.0
+    alpha: Annotated[float, Field(gt=0), _NO_ADAPTER] = 32.0
     """Strength of the adapter: its product counts `alpha / rank` times. The best learning rate then hardly
     depends on the rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Annotated[float, Field(ge=0, lt=1), _NO_ADAPTER] = 0.0
     """Share of the adapter's inputs that are left out in a step of `sft`, `dpo`, `reward-model` and `distill`.
     Runs that play episodes have none."""
-    targets: Annotated[Literal["all-linear"] | tuple[str, ...], BeforeValidator(_as_names)] = (
-        ALL_LINEAR
-    )
+    targets: Annotated[
+        Literal["all-linear"] | tuple[str, ...], BeforeValidator(_as_names), _NO_ADAPTER
+    ] = ALL_LINEAR
     """Linear layers of the decoder that get an adapter: `all-linear`, or names such as `q_proj`."""
 
     @model_validator(mode="before")
@@ -52,6 +60,13 @@ class LoraSection(Section):
         raise ValueError(
             "that is a table, [trainer.lora]: set trainer.lora.rank, for example to 16"
         )
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.dropout and run.finetune.objective is None:
+            yield (
+                f"trainer.lora.dropout = {self.dropout}: the trainer scores a sampled token "
+                "with the weights that sampled it, and dropout changes them: leave it out"
+            )
 
 
 FIRST_LEARNING_RATE = 2e-5
@@ -68,7 +83,14 @@ class TrainerSection(Section):
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Highest learning rate of AdamW. `auto`: 2e-5, or 2e-4 for an adapter (`trainer.lora`); where episodes are
     trained, the rate then follows `trust_region`."""
-    trust_region: Annotated[float, Field(ge=0)] = 0.3
+    trust_region: Annotated[
+        float,
+        Field(ge=0),
+        IdleIf(
+            lambda run: run.finetune.objective is not None,
+            "only updates from episodes are held; a run that learns from data keeps its learning rate",
+        ),
+    ] = 0.3
     """Maximum KL of the policy after an update from the policy before it, in nats an episode (and at most 0.01 a token).
     A larger update is scaled back. 0: no maximum."""
     warmup_steps: NonNegative = 5
@@ -77,9 +99,23 @@ class TrainerSection(Section):
     """Learning rate after the warm-up: constant, or falling until the last step (`run.steps`) along a line, along
     half a wave, or (`wsd`: warm up, stay, decay) along a line in the last steps alone. Supervised warm-up
     (`sft.steps`) has none."""
-    schedule_end: Annotated[float, Field(ge=0, le=1)] = 0.0
+    schedule_end: Annotated[
+        float,
+        Field(ge=0, le=1),
+        IdleIf(
+            lambda run: run.trainer.schedule == "constant",
+            'the learning rate does not fall (trainer.schedule = "constant")',
+        ),
+    ] = 0.0
     """Part of the learning rate that a schedule falls to."""
-    decay_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    decay_share: Annotated[
+        float,
+        Field(gt=0, le=1),
+        IdleIf(
+            lambda run: run.trainer.schedule != "wsd",
+            'only trainer.schedule = "wsd" falls in the last steps alone',
+        ),
+    ] = 0.2
     """Part of the steps in which `wsd` falls."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Memory of AdamW for gradients."""
@@ -109,7 +145,13 @@ class TrainerSection(Section):
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
-    min_ranks: Positive | None = None
+    min_ranks: Annotated[
+        Positive | None,
+        IdleIf(
+            lambda run: run.finetune.objective is not None,
+            "a run that learns from data keeps its number of ranks",
+        ),
+    ] = None
     """Fewest ranks with which a run may go on, with `cluster.launcher = "ray"` and `run.restarts`.
     If the cluster has no room for all `ranks`, such as after the loss of a machine, the run goes on
     with fewer. At a checkpoint it takes more if there is room. Default: `ranks`."""
@@ -119,7 +161,13 @@ class TrainerSection(Section):
     sequence_ranks: Positive = 1
     """Neighbouring ranks that compute each row of tokens together, a part of it each, where a sequence is too long
     for one (Ulysses). Divides `ranks`, and the numbers of heads of the model."""
-    defer_gradient_sync: bool = True
+    defer_gradient_sync: Annotated[
+        bool,
+        IdleIf(
+            lambda run: run.trainer.ranks == 1,
+            "one rank has nobody to sum gradients with (trainer.ranks)",
+        ),
+    ] = True
     """Sum gradients over several ranks once per optimiser step, not after each micro-batch. Each
     rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off
     for a model whose gradient does not fit (`areal-sdk doctor train`)."""
@@ -149,6 +197,34 @@ class TrainerSection(Section):
             )
         return self
 
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.schedule != "constant" and run.run.is_endless:
+            yield (
+                f'trainer.schedule = "{self.schedule}" falls until the last step, and this run has '
+                "none: set run.steps, or leave the schedule out"
+            )
+
+    def remarks(self, run: "Config") -> Iterator[str]:
+        rate = self.first_learning_rate
+        follows = self.learning_rate == "auto" and run.finetune.objective is None
+        if follows and not self.trust_region:
+            yield (
+                'trainer.learning_rate = "auto" follows nothing where trainer.trust_region = 0: it stays '
+                f"{rate:g}: leave trust_region out, or set a rate"
+            )
+        if self.lora.rank and rate < ADAPTER_LEARNING_RATE / 4:
+            yield (
+                f"trainer.learning_rate = {rate:g} changes little: an adapter (trainer.lora) usually needs about "
+                f"ten times the rate of all weights: try {10 * rate:g}, or leave it out for "
+                f"{ADAPTER_LEARNING_RATE:g}"
+            )
+        is_here = run.cluster.launcher == "local" and bfloat16_is_slow(self.device)
+        if is_here and self.precision == "bfloat16":
+            yield (
+                'trainer.precision = "bfloat16" takes at least four times as long as float32: this CPU has no '
+                "instructions for it: leave it out"
+            )
+
     @property
     def rank_counts(self) -> list[int]:
         """The numbers of ranks that the run may have, the largest first."""
@@ -165,6 +241,36 @@ class TrainerSection(Section):
         if self.learning_rate != "auto":
             return self.learning_rate
         return ADAPTER_LEARNING_RATE if self.lora.rank else FIRST_LEARNING_RATE
+
+
+_CENTRED_ON_THE_STEP = (
+    "grpo",
+    "ppo",
+    "drgrpo",
+    "dapo",
+    "gspo",
+    "rloo",
+    "reinforce++",
+    "reinforce++_baseline",
+    "cispo",
+    "sapo",
+    "m2po",
+    "litepo",
+    "areal",
+    "running_baseline",
+)
+"""The algorithms whose ratio is 1 until the second minibatch of a step: all but `naive_ppo`."""
+
+_OF_LATER_MINIBATCHES = (
+    "clip_low",
+    "clip_high",
+    "dual_clip",
+    "proximal",
+    "tau_positive",
+    "tau_negative",
+    "value_clip",
+)
+"""Options that bound how far a policy or a value moves within one step."""
 
 
 class AlgorithmSection(Section):
@@ -185,19 +291,49 @@ class AlgorithmSection(Section):
                 raise ValueError(f"{key} is an option of one algorithm: set {written}")
         return values
 
+    def remarks(self, run: "Config") -> Iterator[str]:
+        options = run.options.get(f"algorithm.{self.name}", {})
+        idle: dict[str, str] = {}
+        if self.name in _CENTRED_ON_THE_STEP and run.trainer.num_minibatches == 1:
+            why = "with one minibatch a step nothing is ever clipped (trainer.num_minibatches)"
+            idle |= dict.fromkeys(_OF_LATER_MINIBATCHES, why)
+        if self.name == "dapo" and not options.get("overlong_limit"):
+            why = "without algorithm.dapo.overlong_limit no answer is too long"
+            idle |= dict.fromkeys(("overlong_margin", "overlong_penalty"), why)
+        for key, value in options.items():
+            if key in idle:
+                yield f"{join_key('algorithm', self.name, key)} = {value!r} changes nothing: {idle[key]}"
+
+
+_NO_WARM_UP = IdleIf(lambda run: not run.sft.steps, "there is no warm-up without sft.steps")
+
 
 class SftSection(Section):
     """Warm-up on demonstrations before reinforcement learning."""
 
-    demonstrations: str | None = None
+    demonstrations: Annotated[str | None, _NO_WARM_UP] = None
     """A JSONL file, a line a conversation: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
     Instead, an agent file may define `demonstrations()`, which yields the same, or lists of messages."""
     steps: NonNegative = 0
     """Supervised steps before the first episode; 0: no warm-up."""
-    batch: Positive = 32
+    batch: Annotated[Positive, _NO_WARM_UP] = 32
     """Demonstrations per step."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    learning_rate: Annotated[float, Field(gt=0), _NO_WARM_UP] = 1e-3
     """Learning rate of the supervised steps."""
+
+
+_NO_DATA = IdleIf(
+    lambda run: run.finetune.objective is None,
+    "a run that plays episodes learns from them (areal-sdk sft, dpo, reward-model, distill)",
+)
+_NO_DPO = IdleIf(
+    lambda run: run.finetune.objective != "dpo",
+    'only dpo reads them (finetune.objective = "dpo")',
+)
+_NO_IMITATION = IdleIf(
+    lambda run: run.finetune.objective != "sft",
+    "only what is imitated is selected; pairs are the best against the worst of a group",
+)
 
 
 class FinetuneSection(Section):
@@ -205,22 +341,22 @@ class FinetuneSection(Section):
 
     objective: Literal["sft", "dpo", "reward_model"] | None = None
     """The objective of such a run; default: a run that plays episodes."""
-    data: tuple[str, ...] = ()
+    data: Annotated[tuple[str, ...], _NO_DATA] = ()
     """Data to learn from: JSONL files, and directories of runs (their episodes are the data)."""
-    eval_data: tuple[str, ...] = ()
+    eval_data: Annotated[tuple[str, ...], _NO_DATA] = ()
     """Held-out data of the same kinds. The loss on these data is measured before training, after training, and
     every `eval.every` steps."""
-    epochs: Annotated[float, Field(gt=0)] = 1.0
+    epochs: Annotated[float, Field(gt=0), _NO_DATA] = 1.0
     """Passes over the data, if `run.steps` is not set."""
-    batch: Positive = 32
+    batch: Annotated[Positive, _NO_DATA] = 32
     """Rows or pairs per step."""
-    max_tokens: Positive = 4096
+    max_tokens: Annotated[Positive, _NO_DATA] = 4096
     """Maximum tokens of a row. Longer rows are left out and counted."""
-    min_reward: float | None = None
+    min_reward: Annotated[float | None, _NO_IMITATION] = None
     """Minimum reward of the episodes of a run that are imitated; default: episodes that succeeded."""
-    per_task: Positive | None = None
+    per_task: Annotated[Positive | None, _NO_IMITATION] = None
     """Maximum number of episodes of each task, those with the highest rewards; default: all."""
-    beta: Annotated[float, Field(gt=0)] = 0.1
+    beta: Annotated[float, Field(gt=0), _NO_DPO] = 0.1
     """Strength with which `dpo` ties the policy to the weights that the run began with."""
-    length_normalised: bool = False
+    length_normalised: Annotated[bool, _NO_DPO] = False
     """Have `dpo` compare mean logprobs per token, so that a long answer does not weigh more."""

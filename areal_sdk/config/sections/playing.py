@@ -1,8 +1,9 @@
 """Sections about playing: the run, its tasks, engine, episodes and evaluations."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -13,11 +14,15 @@ from areal_sdk.config.sections.base import (
     ENDLESS,
     JSON,
     Device,
+    IdleIf,
     NonNegative,
     Positive,
     Seconds,
     Section,
 )
+
+if TYPE_CHECKING:
+    from areal_sdk.config.root import Config
 
 _CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@|\?")
 """A password, or a query, in which stores take signatures."""
@@ -64,7 +69,13 @@ class RunSection(Section):
     """Place to which the run is copied while it goes on: a path on a shared file system, or an
     address that fsspec knows, such as `s3://bucket/runs/NAME`. `--resume` with this address goes on
     with the run on another machine."""
-    guard: Literal["rollback", "warn", "off"] = "rollback"
+    guard: Annotated[
+        Literal["rollback", "warn", "off"],
+        IdleIf(
+            lambda run: run.finetune.objective is not None,
+            "only runs that play episodes are guarded; the held-out loss tells of data (finetune.eval_data)",
+        ),
+    ] = "rollback"
     """Answer to a policy that has clearly lost what it could do: `rollback` puts back the best
     recent weights with their optimiser, halves the bound of a step (`trainer.trust_region`), and
     ends the run at the third time. `warn` only says so."""
@@ -110,16 +121,29 @@ class MixtureSection(Section):
         return self.name or Path(self.tasks).stem
 
 
+_FIXED_SHARES = IdleIf(
+    lambda run: run.curriculum.target is None,
+    "the shares of a mixture stay as they are without curriculum.target",
+)
+
+
 class CurriculumSection(Section):
     """Shares of a mixture that follow success."""
 
     target: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """The success rate that teaches most, such as 0.5. A source of the mixture keeps its whole weight at this
     rate, and less the further it is away. Unset: weights stay as they are."""
-    floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    floor: Annotated[float, Field(gt=0.0, le=1.0), _FIXED_SHARES] = 0.1
     """The part of its weight that a source keeps, however far its success is from the target."""
-    every: Positive = 64
+    every: Annotated[Positive, _FIXED_SHARES] = 64
     """Number of tasks after which the shares change."""
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.target is not None and len(run.mixture) < 2:
+            yield (
+                f"curriculum.target = {self.target} moves the shares of a mixture: give two or more "
+                "[[mixture]]; two levels of one dataset are two sources with a name and options"
+            )
 
 
 class EngineSection(Section):
@@ -155,7 +179,13 @@ class RolloutSection(Section):
     """Maximum age (eta) of a trained token, in updates of the weights."""
     max_inflight: Positive = 64
     """Maximum number of episodes that run at the same time."""
-    nodes: Positive = 1
+    nodes: Annotated[
+        Positive,
+        IdleIf(
+            lambda run: run.finetune.objective is not None,
+            "only agents' episodes are played by rollout nodes",
+        ),
+    ] = 1
     """Number of processes that play episodes, each with a gateway, agents and rewards of its own. 1: the main
     process plays them. `workers` and `reward_workers` are those of each node."""
     workers: NonNegative = 0
@@ -164,7 +194,13 @@ class RolloutSection(Section):
     stale: Literal["wait", "drop", "mask"] = "wait"
     """Treatment of samples that become too old: `wait` for them up to `wait_s`, then drop them; `drop`
     them at once; `mask` the tokens that are too old, and train the others."""
-    wait_s: Seconds = 30.0
+    wait_s: Annotated[
+        Seconds,
+        IdleIf(
+            lambda run: run.rollout.stale != "wait",
+            'nothing is waited for unless rollout.stale = "wait"',
+        ),
+    ] = 30.0
     """Maximum time that the trainer waits under `stale = "wait"`."""
     sampling: Literal["override", "respect"] = "override"
     """`override`: sample at `temperature`, whatever the client asks for. `respect`: sample as the client
@@ -191,7 +227,13 @@ class RolloutSection(Section):
     as a judge behind an endpoint, share one more process, which judges many episodes at once."""
     reward_timeout_s: Seconds = 30.0
     """A reward function that takes longer is killed, and its episode is dropped."""
-    isolated_memory_mb: Positive | None = None
+    isolated_memory_mb: Annotated[
+        Positive | None,
+        IdleIf(
+            lambda run: not any(options.get("isolated") for options in run.options.values()),
+            "no reward and no environment is isolated",
+        ),
+    ] = None
     """Memory of one worker of an `isolated` environment or reward, with all that it starts. A worker that takes
     more is killed. Default: half of the machine's memory, divided among the workers of that environment or reward."""
     infra_retries: NonNegative = 2
@@ -214,6 +256,25 @@ class RolloutSection(Section):
     epochs: Positive | None = None
     """Passes over the tasks; default: as many as the steps need."""
 
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.batch % self.group_size:
+            lower = max(1, self.batch // self.group_size) * self.group_size
+            yield (
+                f"rollout.batch = {self.batch} is not a multiple of rollout.group_size = "
+                f"{self.group_size}: try {lower}"
+            )
+        if self.max_inflight < self.group_size:
+            yield (
+                f"rollout.max_inflight = {self.max_inflight} cannot hold one group of "
+                f"{self.group_size}: raise it to at least {self.group_size}"
+            )
+
+
+NO_EVALUATION = IdleIf(
+    lambda run: not (run.eval.before or run.eval.after or run.eval.every),
+    "nothing is measured: eval.before, eval.after and eval.every are off",
+)
+
 
 class EvalSection(Section):
     """Measurements on held-out tasks."""
@@ -224,20 +285,24 @@ class EvalSection(Section):
     """Measure the model before training."""
     after: bool = True
     """Measure the model after training."""
-    tasks: Positive = 100
+    tasks: Annotated[Positive, NO_EVALUATION] = 100
     """Maximum number of tasks of each split; a sample is drawn with `run.seed`."""
-    samples: Positive = 1
+    samples: Annotated[Positive, NO_EVALUATION] = 1
     """Attempts at each task."""
-    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    temperature: Annotated[Annotated[float, Field(ge=0, le=10)] | None, NO_EVALUATION] = None
     """Temperature of sampling; 0 always takes the likeliest token. Default: 0 if `samples = 1`, else 1."""
-    max_concurrency: Positive = 32
+    max_concurrency: Annotated[Positive, NO_EVALUATION] = 32
     """Maximum number of episodes of an evaluation that run at the same time."""
-    splits: tuple[str, ...] = ("eval",)
+    splits: Annotated[tuple[str, ...], NO_EVALUATION] = ("eval",)
     """The splits to ask of `tasks(split)`. The first split decides which weights are the best."""
     keep_best: bool = True
     """Export the best weights of all evaluations to `checkpoints/best`."""
     stop_at_success: Annotated[float, Field(gt=0, le=1)] | None = None
     """Stop the run when an evaluation reaches this success."""
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.stop_at_success is not None and not self.every:
+            yield "eval.stop_at_success needs evaluations during training: set eval.every"
 
     @property
     def sampling_temperature(self) -> float:

@@ -1,13 +1,17 @@
 """Sections about serving: the gateway, quotas, `areal-sdk serve`."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     Field,
 )
 
-from areal_sdk.config.sections.base import Port, Positive, Seconds, Section
+from areal_sdk.config.sections.base import IdleIf, Port, Positive, Seconds, Section
+
+if TYPE_CHECKING:
+    from areal_sdk.config.root import Config
 
 ToolFormatName = Literal["hermes", "qwen_coder", "glm", "llama", "mistral", "deepseek", "plain"]
 
@@ -17,7 +21,13 @@ class GatewaySection(Section):
 
     host: str = "127.0.0.1"
     """Address to listen on; `0.0.0.0` accepts calls from other machines."""
-    port: Port = 0
+    port: Annotated[
+        Port,
+        IdleIf(
+            lambda run: run.rollout.nodes > 1,
+            "each rollout node has a gateway, and takes a free port (rollout.nodes)",
+        ),
+    ] = 0
     """Port to listen on; 0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
     """The gateway's admin key; default: made up at start-up. It is never stored in the run."""
@@ -61,6 +71,28 @@ class ServeSection(Quota):
     trained."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may call; `*` for all."""
+
+    def contradictions(self, run: "Config") -> Iterator[str]:
+        if self.learn and self.upstream is not None:
+            yield (
+                "serve.learn needs tokens, and another provider (serve.upstream) gives only text: "
+                "remove one of the two"
+            )
+        if self.learn and run.rollout.nodes > 1:
+            yield (
+                f"rollout.nodes = {run.rollout.nodes}: nodes play tasks, and callers of serve.learn bring theirs: "
+                "leave rollout.nodes out, and set serve.processes for more gateway processes"
+            )
+        if self.upstream is not None and self.processes > 1:
+            yield (
+                f"serve.processes = {self.processes}: calls are passed on to another provider "
+                "(serve.upstream) by one process: leave serve.processes out"
+            )
+        if self.learn and run.run.deterministic:
+            yield (
+                "run.deterministic does not work with serve.learn, where callers decide which episodes "
+                "are played: remove one of the two"
+            )
 
     @property
     def keeps_sessions(self) -> bool:
