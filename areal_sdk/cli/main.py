@@ -17,6 +17,7 @@ from click.core import ParameterSource
 import areal_sdk
 from areal_sdk.errors import ArealError, ConfigError, PluginError
 from areal_sdk.hookspecs import PROJECT
+from areal_sdk.packages import how_to_install
 
 DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
 BUILTIN = "areal_sdk.builtin"
@@ -97,7 +98,10 @@ class CommandGroup(click.Group):
                 for item in vars(module).values()
                 if isinstance(item, click.Command) and item.name == cmd_name
             )
-        return _plugin_commands().get(cmd_name)
+        command = _plugin_commands().get(cmd_name)
+        if command is None and (cure := how_to_install("command", cmd_name)):
+            raise ConfigError(cure)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = list(COMMANDS.items())
@@ -162,9 +166,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     """The exit code of the command, its errors told."""
     try:
         code = cli.main(args=arguments, prog_name="areal-sdk", standalone_mode=False)
+    except click.NoSuchOption as exc:
+        return _report(ConfigError(cure)) if (cure := _bringing(exc)) else _refuse(exc)
     except click.ClickException as exc:
-        exc.show()
-        return 2 if isinstance(exc, click.UsageError) else 1
+        return _refuse(exc)
     except (click.Abort, KeyboardInterrupt) as exc:
         click.echo("interrupted", err=True)
         for note in getattr(exc.__cause__ or exc, "__notes__", ()):  # click raises Abort from it
@@ -216,6 +221,18 @@ def _report(error: Exception) -> int:
     what = f"{type(error).__name__}: {_one_line(str(error))}"
     click.echo(f"{what} (areal-sdk --debug ... shows where)", err=True)
     return 1
+
+
+def _refuse(error: click.ClickException) -> int:
+    """Click's own words on stderr, and the exit code."""
+    error.show()
+    return 2 if isinstance(error, click.UsageError) else 1
+
+
+def _bringing(error: click.NoSuchOption) -> str:
+    """The line that installs the package of an option, if the option has one that is missing."""
+    command = error.ctx.command_path.partition(" ")[2] if error.ctx else ""
+    return how_to_install("option", f"{command} {error.option_name}".strip())
 
 
 def _one_line(text: str) -> str:

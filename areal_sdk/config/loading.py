@@ -16,6 +16,7 @@ from areal_sdk.config.keys import JSON, assign, leaves, parse_value
 from areal_sdk.config.root import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError, no_such_file
+from areal_sdk.packages import how_to_install
 
 _NEAR = 0.7
 """Similarity (of `difflib`, at most 1) of two names that only a slip of the keyboard tells apart."""
@@ -144,6 +145,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         if isinstance(first["input"], Mapping):  # an unknown section: what was set in it says more
             inside, _ = next(leaves(first["input"]), ((), None))
             where = ".".join([where, *inside])
+        if cure := how_to_install("setting", where):
+            return cure
         known = [*known_keys(model), *_keys_of_table(model, first["loc"])]
         return f"unknown setting {where!r}{_meant(where, known)}"
     ways = [one.removeprefix("Input should be ") for one in alike]

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from typing import Generic, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, MissingExtraError, PluginError
+from areal_sdk.packages import how_to_install
 from areal_sdk.plugins.discovery import DISABLE_VARIABLE, PluginSource
 from areal_sdk.process.user_code import reference_to
 
@@ -135,6 +136,8 @@ class Registry(Generic[T]):
         return cast(T, item)
 
     def _unknown(self, name: str) -> str:
+        if cure := how_to_install(self.kind, name):
+            return cure
         known = self.names()
         message = f"unknown {self.kind} {name!r}; known: {', '.join(known) or 'none'}"
         if longer := [one for one in known if one.startswith(f"{name}.")]:

@@ -1,0 +1,91 @@
+"""The packages of this project that are installed apart from the core, and the names that each brings.
+
+A package that moves out of the core gets a row here. Who then asks for a launcher, a command or a setting of a
+package that is not installed reads which line installs it, and not that the name is unknown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One distribution."""
+
+    name: str
+    brings: Mapping[str, Sequence[str]]
+    """Names by kind. Kinds are those of the registries (`"reward"`, `"launcher"`, `"command"`), and `"setting"`
+    (`"run.mirror"` stands for all below it too) and `"option"` (`"serve --upstream"`)."""
+    extra: str = ""
+    """The extra of areal-sdk that installs it, if there is one."""
+
+    @property
+    def install(self) -> str:
+        """
+        >>> Package("areal-sdk-ray", {}, extra="ray").install, Package("areal-sdk-math", {}).install
+        ('pip install "areal-sdk[ray]"', 'pip install areal-sdk-math')
+        """
+        return (
+            f'pip install "areal-sdk[{self.extra}]"' if self.extra else f"pip install {self.name}"
+        )
+
+    @property
+    def is_installed(self) -> bool:
+        try:
+            distribution(self.name)
+        except PackageNotFoundError:
+            return False
+        return True
+
+
+PACKAGES = (
+    Package(
+        "areal-sdk-code",
+        {
+            "reward": ("unit_tests",),
+            "environment": ("python_tool",),
+            "dataset": ("python_problems",),
+        },
+    ),
+    Package(
+        "areal-sdk-gymnasium",
+        {"environment": ("gymnasium",), "dataset": ("frozen_lake_maps", "gymnasium")},
+    ),
+    Package("areal-sdk-judge", {"reward": ("judge",), "command": ("judge",)}),
+    Package(
+        "areal-sdk-math",
+        {
+            "reward": ("boxed_answer", "final_number", "hash_answer", "math_answer"),
+            "dataset": ("gsm8k",),
+        },
+    ),
+    Package("areal-sdk-mcp", {"environment": ("mcp",)}),
+    Package(
+        "areal-sdk-reasoning-gym",
+        {
+            "reward": ("reasoning_gym",),
+            "environment": ("reasoning_gym",),
+            "dataset": ("reasoning_gym",),
+        },
+    ),
+    Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
+    Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),
+    Package("areal-sdk-trackers", {"observer": ("mlflow", "tensorboard", "trackio", "wandb")}),
+)
+
+
+def missing_package(kind: str, name: str) -> Package | None:
+    """The package that brings `name` and is not installed, if there is one."""
+    for package in PACKAGES:
+        named = package.brings.get(kind, ())
+        is_below = kind == "setting" and any(name.startswith(f"{one}.") for one in named)
+        if (name in named or is_below) and not package.is_installed:
+            return package
+    return None
+
+
+def how_to_install(kind: str, name: str) -> str:
+    """The cure for an unknown name; empty if no package that is missing brings it."""
+    package = missing_package(kind, name)
+    return f"{kind} {name!r} comes with {package.name}: {package.install}" if package else ""
