@@ -88,6 +88,32 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page_name(page)}: {target} does not exist"
 
 
+def _anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    anchors: dict[str, int] = {}
+    for heading in re.findall(
+        r"^#+ (.+)$",
+        re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL),
+        re.M,
+    ):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        anchors[slug] = anchors.get(slug, -1) + 1
+    return {
+        slug if not n else f"{slug}-{n}" for slug, last in anchors.items() for n in range(last + 1)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_to_headings(page: Path) -> None:
+    links = re.findall(
+        r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")
+    )
+    for target, fragment in links:
+        linked = page.parent / target if target else page
+        if linked.suffix == ".md":
+            assert fragment in _anchors(linked), f"{page_name(page)}: {target}#{fragment}"
+
+
 _FILE = re.compile(r"`((?:[a-z0-9_.-]+/)+[a-z0-9_-]+\.(?:py|md|toml|sh))`")
 
 
