@@ -40,7 +40,8 @@ def _frame(seconds: float) -> Iterator[str]:
         yield _text(LEFT - 8, y + 4, f"{value:g}", anchor="end")
     for share in (0.0, 0.5, 1.0):
         x, _ = _place(seconds * share, 0.0, seconds)
-        yield _text(x, HEIGHT - BOTTOM + 20, f"{seconds * share:.0f} s", anchor="middle")
+        anchor = "end" if share == 1.0 else "middle"
+        yield _text(x, HEIGHT - BOTTOM + 20, f"{seconds * share:.0f} s", anchor=anchor)
     yield _text(LEFT, TOP - 10, "reward of each batch, smoothed over 5", color=CURVE)
 
 
@@ -57,7 +58,7 @@ def _success(evals: Sequence[dict[str, float]]) -> Iterator[str]:
     """The success before and after as bars with their 95 % intervals, right of the curve."""
     if not evals:
         return
-    yield _text(WIDTH - RIGHT + 20, TOP - 10, "held-out success", color=GOOD)
+    yield _text(WIDTH - RIGHT + 20, 28, "held-out success", color=GOOD)  # above the values of bars
     for index, (when, found) in enumerate((("before", evals[0]), ("after", evals[-1]))):
         x = WIDTH - RIGHT + 44 + 52 * index
         _, zero = _place(0.0, 0.0, 1.0)

@@ -88,6 +88,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page_name(page)}: {target} does not exist"
 
 
+def test_every_page_is_in_the_nav_and_on_the_map() -> None:
+    """The nav of the site, mkdocs.yml, and the map, docs/index.md."""
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    nav = re.findall(r"^ +- .*?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(nav) == sorted(pages), "mkdocs.yml"
+    on_the_map = _LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert pages - {"index.md"} <= set(on_the_map), "docs/index.md"
+
+
+def test_the_readme_fits_on_its_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def _anchors(page: Path) -> set[str]:
     """The fragments of a page's headings, as GitHub makes them."""
     anchors: dict[str, int] = {}
