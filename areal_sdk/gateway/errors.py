@@ -98,7 +98,7 @@ class TooManyTokensError(ArealError):
     """A text has more tokens than its caller can use."""
 
     def __init__(self, num_tokens: int) -> None:
-        """`num_tokens`: of the part that was encoded; the whole text has at least as many."""
+        """`num_tokens` is the number of tokens of the encoded part. The whole text has at least as many."""
         super().__init__(f"the text has at least {num_tokens} tokens")
         self.num_tokens = num_tokens
 

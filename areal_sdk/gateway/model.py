@@ -35,7 +35,7 @@ class ModelPlane:
     def __init__(
         self, completer: Completer, access: Access, *, model_name: str, lenient: bool
     ) -> None:
-        """`lenient`: what would be refused of a request is left out with a notice."""
+        """`lenient`: fields that would be refused are left out of the request, with a notice."""
         tokenizer = completer.tokenizer
         self._completer = completer
         self._access = access

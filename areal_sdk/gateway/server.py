@@ -29,10 +29,10 @@ HEAD_S = 30.0
 """Deadline for the head of a new connection's first request."""
 
 UNREAD_S = 60.0
-"""A client that reads nothing of what waits for it for so long is gone."""
+"""Seconds after which a client that reads nothing of the data that waits for it counts as gone."""
 
 KEEP_ALIVE_S = 75.0
-"""A connection is closed after so long without another request."""
+"""Seconds without a request after which a connection is closed."""
 
 _MOST_FILES = 65_536
 
@@ -53,7 +53,7 @@ class HttpServer:
     """Serves one application at an address, from `start` to `aclose`."""
 
     def __init__(self, *, has_given_key: bool, cors_origins: Sequence[str] = ()) -> None:
-        """`cors_origins`: whose web pages may call; `*` for all, none by default."""
+        """`cors_origins` are the origins whose web pages may call: `*` for all, none by default."""
         self._has_given_key = has_given_key
         self._cors_origins = frozenset(cors_origins)
         self._runner: web.AppRunner | None = None
@@ -227,7 +227,7 @@ async def _close_silent(server: web.Server, *, most: int) -> None:
 def _still_unread(
     known: Mapping[Any, tuple[int, float]], connections: Iterable[Any], now: float
 ) -> dict[Any, tuple[int, float]]:
-    """The unread bytes of each connection, and the time since when there are so many."""
+    """The number of unread bytes of each connection, and the time since which that number has not changed."""
     sizes = (
         (c, c.transport.get_write_buffer_size()) for c in connections if c.transport is not None
     )

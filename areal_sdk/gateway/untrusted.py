@@ -35,21 +35,21 @@ its turn."""
 _BYTES_OF_A_CONTAINER = 128
 
 _TRIMMED_FROM = 1_000_000
-"""Requests of so many characters or bytes leave memory behind that is worth giving back."""
+"""Size of a request, in characters or bytes, from which its memory is given back to the system."""
 
 _IDLE_S = 1.0
-"""Seconds after the last such request at which the memory is given back."""
+"""Seconds from the last such request until memory is given back."""
 
 
 def is_small(size: int) -> bool:
-    """Whether the loop itself may do the work on so many characters or bytes."""
+    """Whether work on `size` characters or bytes may be done in the event loop."""
     return size <= LARGE
 
 
 def weight(raw: bytes, *, enough: int) -> int:
     """The bytes of JSON, and more for each object and list: a short message costs what a long one does.
 
-    Of JSON with more than `enough` bytes only the bytes: to count in megabytes takes milliseconds.
+    JSON with more than `enough` bytes weighs its bytes alone, because counting in megabytes takes milliseconds.
     """
     if len(raw) > enough:
         return len(raw)
@@ -109,7 +109,7 @@ class LargeWork:
                 sys.setswitchinterval(cls._usual_interval_s)
 
     def close(self) -> None:
-        """Begin nothing more. What runs ends by itself."""
+        """Begin no further work. Work that runs ends by itself."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +139,7 @@ def most_values(max_context: int) -> int:
 
 
 def has_more_values(raw: bytes, most: int) -> bool:
-    """Whether JSON holds more than about so many values, however much text.
+    """Whether JSON holds more than about `most` values. Text counts as one value, however long.
 
     >>> has_more_values(b'[1, 2, "[3, 4]"]', 3), has_more_values(b'[1, 2, 3, 4]', 3)
     (False, True)

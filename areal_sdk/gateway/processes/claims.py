@@ -7,7 +7,7 @@ from pathlib import Path
 
 _DIGEST = 16
 _MOST = 65_536
-"""Names that are kept. A session has three: its id, its key and its address."""
+"""Maximum number of names that are kept. A session has three: its id, its key and its address."""
 
 
 class Claims:

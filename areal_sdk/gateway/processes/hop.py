@@ -41,7 +41,8 @@ class Hop:
     """Passes requests on to one other process."""
 
     def __init__(self, path: Path, *, door: Path, mover: Mover) -> None:
-        """`path`: of the owner's Unix socket; `door`: where it takes connections from the `mover`."""
+        """`path` is the owner's Unix socket. `door` is the socket at which the owner takes connections from
+        `mover`."""
         self._path = path
         self._door = door
         self._mover = mover

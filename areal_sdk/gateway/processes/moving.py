@@ -19,7 +19,7 @@ from areal_sdk.process.pools.background import BackgroundTasks
 logger = logging.getLogger(__name__)
 
 LARGEST = 64 * 1024
-"""Bytes of a request that moves with its connection."""
+"""Largest request in bytes that moves with its connection."""
 _MOST_AT_ONCE = 64
 
 

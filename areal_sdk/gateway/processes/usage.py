@@ -102,10 +102,10 @@ class SharedUsage(Usage):
                 super().spend_tokens(count)
 
     def open_sessions(self, count: int) -> None:
-        """Count the sessions first and look then, without the lock: processes that do so together
-        see each other. If there are too many, the process that has the lock decides.
+        """Count the sessions first and then compare with the quota, without the lock: processes that open sessions at
+        the same time see each other's.
 
-        Where there are too many, the one that has the lock decides.
+        If there are too many, they are counted again under the lock.
         """
         row = self._file.row(self._account)
         row[self._open] += count

@@ -20,7 +20,8 @@ async def run_choices(
     *,
     left: Callable[[int, RecordAbandoned], None] | None = None,
 ) -> AsyncGenerator[Choice, None]:
-    """Deltas of all choices as they come, each with its choice's number; `left` as in `Completer.run`."""
+    """Yield the deltas of all choices as they come, each with the number of its choice. `left` is that of
+    `Completer.run`."""
     if len(choices) == 1:
         on_left = None if left is None else partial(left, 0)
         async with aclosing(completer.run(session, choices[0], left=on_left)) as deltas:

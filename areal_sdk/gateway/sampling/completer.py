@@ -111,10 +111,10 @@ class Completer:
         num_bytes: int | None = None,
         num_new: int | None = None,
     ) -> Prepared:
-        """Place the request in the session's tree and render its prompt; refuse what cannot be.
+        """Place the request in the session's tree and render its prompt; raise if it cannot be rendered.
 
-        `num_bytes`: of the body that it came in, if any; `num_new`: the weight of what is new in it,
-        where that is much.
+        `num_bytes` is the size of the request's body, if it had one. `num_new` is the weight of the new part of the
+        body, if that part is large.
         """
         allowed = session.admit()
         if request.json_schema is not None and not self._engine.info.constrains_json:

@@ -21,7 +21,8 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self.must_wait = True
-        """`wait` is needed before the next item. Where nothing was yielded since the last one it is not."""
+        """Whether `wait` must be called before the next item. It need not be if nothing was yielded since the last
+        call."""
         self._seconds = seconds
         self._is_waiting = False
         self._is_over = False

@@ -81,7 +81,7 @@ class Cut:
 def cuts_of(messages: Sequence[Message]) -> list[Cut]:
     """A cut before each question but the first, oldest first.
 
-    What leads it (system, developer) stays; no call is kept without its result, or the reverse.
+    Leading messages (system, developer) stay. No call is kept without its result, and no result without its call.
     """
     num_leading = next(
         (i for i, m in enumerate(messages) if m.get("role") not in _LEADING), len(messages)
@@ -107,8 +107,8 @@ class SamplingPolicy:
 
     @property
     def keeps_seeds(self) -> bool:
-        """Whether a client's seed is used. Those who send one send the same for each attempt at a task,
-        and all attempts would be alike."""
+        """Whether a client's seed is used. A client sends the same seed for each attempt at a task, so that all
+        attempts would be alike."""
         return self.mode == "respect"
 
     def decide(self, asked: Mapping[str, Any]) -> Sampling:

@@ -23,7 +23,7 @@ def canonical(
 ) -> Message:
     """`message` with a string for content; thinking that an assistant shows is set apart.
 
-    400 for a content that is no text names `where`, the place of the message.
+    Content that is no text is a 400 that names `where`, the place of the message.
     """
     for name in ("reasoning_content", "reasoning"):
         said = message.get(name)
@@ -42,7 +42,7 @@ def canonical(
 def in_order_of_calls(messages: list[Message], *, before: Sequence[Message] = ()) -> list[Message]:
     """Results that follow parallel calls, in the order of the calls.
 
-    Which result belongs to which call is all that their order says; some templates show no ids.
+    The order of results tells which call each of them answers. Templates that show no ids rely on it.
     """
     ordered: list[Message] = []
     for is_result, run in itertools.groupby(messages, lambda m: m.get("role") == "tool"):

@@ -159,7 +159,7 @@ class History:
         return "".join(reversed(texts))
 
     def reason(self, placement: Placement) -> ForkReason | None:
-        """The reason why the request does not simply go on from the latest turn; None if it does."""
+        """The reason why the request does not continue the latest turn; None if it does."""
         if not self._asked:
             return None
         chain, parent = placement.chain, placement.parent

@@ -59,7 +59,8 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
 def ways_to_send_back(message: Message, stops: Sequence[str], *, before: str = "") -> list[bytes]:
     """The meanings under which clients send an answer back; its own comes first.
 
-    `before`: what was said to the same question beside calls; semantic-kernel's stream ends with all of it.
+    `before` is the text that the model wrote beside earlier calls for the same question: semantic-kernel sends it
+    back in front of the last answer.
     """
     content = message.get("content") or ""
     ways = [meaning(message)]

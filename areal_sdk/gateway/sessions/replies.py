@@ -69,7 +69,7 @@ class AbandonedReplies:
             self._left.append(left)
 
     def asked_again(self, digest: bytes, *, num_retries: int) -> None:
-        """A request comes for which its SDK counts so many retries: forget the attempts before it."""
+        """Forget the earlier attempts at a request, of which its SDK counts `num_retries`."""
         if num_retries:
             self._retries[digest] = max(num_retries, self._retries.get(digest, 0))
             self._left = [

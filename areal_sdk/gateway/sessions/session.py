@@ -336,9 +336,9 @@ class Session:
     def post_reward(
         self, reward: float, *, turn: int | str | None = None, choice: int | None = None
     ) -> PostedReward:
-        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was.
+        """Keep a verdict. `turn` is the index of a turn, or the id of the reply that became this turn.
 
-        Of a reply with several choices `choice` is the one that is meant, by its number.
+        `choice` is the number of the rewarded choice, for a reply with several.
         """
         if self.judged_by:
             raise judged_elsewhere(self.judged_by)

@@ -78,7 +78,7 @@ class SessionStore:
         return self._by_id.get(session_id)
 
     def by_secret(self, secret: str) -> Session | None:
-        """The open session of that key or slug; raises `session_closed` if it was one."""
+        """The open session with this key or slug. Raises `session_closed` if that session has ended."""
         session = self._by_secret.find(secret)
         if session is None and self._by_secret.digest(secret) in self._closed:
             raise session_closed()

@@ -23,10 +23,10 @@ def to_demonstrations(
 ) -> list[Demonstration]:
     """The assistant messages, trained as the model would have sampled them.
 
-    One sequence, as a rule. Where the chat template writes history differently from what was said,
-    as one that drops thoughts, the conversation goes on in a new sequence, as it would at the gateway.
+    Usually this is one sequence. If the chat template rewrites history, for example by dropping thoughts, the
+    conversation goes on in a new sequence, as it would at the gateway.
 
-    Raises ApiError for a content that the gateway refuses.
+    Raises ApiError for content that the gateway refuses.
     """
     messages = [canonical(m, where=f"messages[{index}]") for index, m in enumerate(messages)]
     sequences: list[_Sequence] = []

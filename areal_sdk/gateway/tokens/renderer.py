@@ -206,7 +206,7 @@ class Renderer:
         )
 
     def _tools(self, tools: Sequence[Tool]) -> Sequence[Tool] | None:
-        """Tools with added tokens disarmed; None when there are none, as templates expect."""
+        """Tools with added tokens disarmed. None if there are no tools, as templates expect."""
         if not tools:
             return None
         text = orjson.dumps(tools).decode()

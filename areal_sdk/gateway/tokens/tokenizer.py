@@ -132,8 +132,8 @@ class Tokenizer:
     def encode(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
         """Ids of a whole rendered chat; added tokens are recognised unless `defuse` broke them.
 
-        `most` is for large texts, and for threads. The caches are neither read nor filled, and a text
-        with more tokens raises `TooManyTokensError` as soon as its beginning has so many.
+        `most` is for large texts, and for threads. The caches are neither read nor filled, and a text with more
+        tokens raises `TooManyTokensError` as soon as its beginning has more than `most`.
         """
         if self._splits_cleanly:
             return self._encode_pieces(text) if most is None else self._encode_large(text, most)

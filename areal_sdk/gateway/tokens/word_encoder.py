@@ -1,8 +1,8 @@
 r"""Encodes ASCII text word by word, so that a word is encoded once and not in every text.
 
-Byte-level tokenizers cut a text into words by a regular expression and encode each by itself. Where
-that expression is one of those below, what it does to ASCII is said in Python's own `re`: `\p{L}` is
-then `A-Za-z`, `\p{N}` is `0-9`, and no normalizer that composes characters has anything to do.
+Byte-level tokenizers cut a text into words by a regular expression and encode each by itself. For the expressions
+below, Python's own `re` does the same to ASCII: `\p{L}` is then `A-Za-z`, `\p{N}` is `0-9`, and a normalizer that
+composes characters changes nothing.
 """
 
 import re

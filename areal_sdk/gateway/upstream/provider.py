@@ -49,7 +49,7 @@ class Provider:
     async def asked(
         self, request: web.Request, path: str, raw: bytes, session: Session | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The provider's reply. What goes wrong on the way is a fault, and names no key."""
+        """The provider's reply. A failure on the way is a fault, whose message names no key."""
         assert self._http is not None, "the server has started"
         headers = {name: v for name, v in request.headers.items() if _passes_on(name)}
         headers["Accept-Encoding"] = "identity"
@@ -98,7 +98,7 @@ class Provider:
             yield held
 
     def is_too_long(self, size: int) -> bool:
-        """Whether an answer of so many bytes is more than is kept of one."""
+        """Whether an answer of `size` bytes is too long to be kept."""
         return size > _MOST_ANSWER_BYTES
 
     @property
@@ -107,7 +107,7 @@ class Provider:
         return f"{_MOST_ANSWER_BYTES / 2**20:.3g} MiB"
 
     async def whole(self, reply: aiohttp.ClientResponse, session: Session | None) -> bytes:
-        """The body of a reply that is no stream; a fault where it is too long."""
+        """The body of a reply that is no stream. Raises a fault if the body is too long."""
         parts, size = list[bytes](), 0
         async for piece in self.pieces(reply):
             size += len(piece)

@@ -36,7 +36,7 @@ class UpstreamRequest:
 
 
 def read_request(body: Any) -> UpstreamRequest:
-    """The request, from the body of any wire format; empty for a body that is none."""
+    """The request in a body of any wire format; empty if the body is no request."""
     if not isinstance(body, dict):
         return UpstreamRequest(())
     asked = {name: value for name, value in body.items() if name not in _CONVERSATION}
@@ -101,7 +101,7 @@ def _prompt(prompt: Any) -> Message:
 
 
 def _messages_of_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Chat messages; Anthropic's blocks become theirs, results of tools messages of their own."""
+    """Chat messages from Anthropic's: blocks become fields, and each result of a tool becomes a message."""
     found: list[Message] = []
     for message in messages:
         content = message.get("content")

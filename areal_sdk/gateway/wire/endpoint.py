@@ -30,7 +30,7 @@ class Endpoint:
     """One path that samples."""
 
     def __init__(self, completer: Completer, parse: ParseRequest, *, lenient: bool = False) -> None:
-        """`lenient`: what would be refused of a request is left out with a notice."""
+        """`lenient`: fields that would be refused are left out of the request, with a notice."""
         self._completer = completer
         self._parse = parse
         self._lenient = lenient
@@ -69,9 +69,9 @@ class Endpoint:
             raise
 
     async def _read_body(self, session: Session, raw: bytes) -> tuple[Any, bytes, int]:
-        """The body, its digest, and the weight of what is new in it where that is much; else 0.
+        """The body, its digest, and the weight of its new part, or 0 if that part is small.
 
-        Where much of it is new it is read in a thread, as a whole.
+        A body with a large new part is read as a whole, in a thread.
         """
         if is_small(len(raw)) or weight(raw, enough=_LARGE_BODY) <= _LARGE_BODY:
             return *session.body.read(raw, parse=self._parse_body), 0

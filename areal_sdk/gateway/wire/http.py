@@ -36,7 +36,7 @@ BODY_S = 120.0
 """Deadline for a whole request body."""
 
 UNREAD_BODY_S = 10.0
-"""A client may go on for so long with a body that was answered before it was read."""
+"""Seconds for which a client may go on sending a body that was answered before it was read."""
 
 _PAUSE_S = 0.02
 """Seconds between two reads of such a body, of about 256 kB each. Nobody needs the body, so all

@@ -20,7 +20,7 @@ _INPUT = "input"
 """The one parameter of a custom tool."""
 
 _HOSTED_AND_HARMLESS = ("web_search", "web_search_preview")
-"""Agents offer them unasked. What nobody tells the policy of, it does not call."""
+"""Tools that agents offer unasked. The policy is not told of them, so it does not call them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _in_namespace(offered: Offered, namespace: tuple[str, str] | None) -> Offere
 
 
 def _custom(tool: Mapping[str, Any], where: str) -> Offered:
-    """A tool that takes text, perhaps of a grammar: the grammar is told, not enforced."""
+    """A tool that takes text. A grammar of the text is told to the model, but not enforced."""
     about = check_text(tool.get("description"), f"{where}.description") or ""
     form = tool.get("format") or {}
     grammar = form.get("grammar", form) if isinstance(form, dict) else {}
@@ -229,9 +229,9 @@ def has_function_calls(values: Sequence[Any]) -> bool:
 
 
 def without_function_calls(values: list[Any]) -> list[Any]:
-    """Messages with `function_call`, and results of the role `function`, as calls and their results.
+    """The messages, with each `function_call` as a tool call and each message of the role `function` as its result.
 
-    They have no ids: a result answers the call before it.
+    Such calls have no ids: a result answers the call before it.
     """
     told: list[Any] = []
     call_id = ""

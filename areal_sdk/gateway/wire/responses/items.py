@@ -22,7 +22,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant"})
 def to_messages(
     items: Sequence[Any], find: Callable[[str], Item | None], raw_inputs: Mapping[str, str]
 ) -> list[Message]:
-    """Chat messages for `items`. What one answer said in several items becomes one message again.
+    """Chat messages for `items`. Several items of one answer become one message again.
 
     `find` looks up items that are only referred to by id; `raw_inputs` are the session's.
     """
