@@ -3,7 +3,7 @@
     train -> training.make_plan -> runs.begun -> training.run_training
           -> services.open_services -> steps.TrainingLoop.run
 
-Each function runs an event loop of its own. Those of `aio` use the one that runs.
+Each function runs an event loop of its own. The functions of `aio` use the running loop.
 """
 
 import logging

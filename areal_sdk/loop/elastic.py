@@ -69,10 +69,11 @@ def check_finds_room(config: Config, launcher: Launcher) -> None:
 async def choose_ranks(
     config: Config, launcher: Launcher, *, most: int | None, say: Callable[[str], None]
 ) -> TrainerRanks:
-    """The largest number of ranks that may be and for which there is room; all where there is room for none.
+    """The largest allowed number of ranks for which there is room; all ranks if there is room for none of these
+    numbers.
 
-    `most`: there was room for so many, and not for more, when the run ended its processes to take them.
-    The engine must have its place already. The rollout nodes get theirs later.
+    `most` is the number for which there was room when the run ended its processes in order to grow. The engine must
+    have its place already. The rollout nodes get theirs later.
     """
     ranks, timeout_s = config.trainer.ranks, config.cluster.placement_timeout_s
     nodes = config.rollout.nodes if config.rollout.nodes > 1 else 0

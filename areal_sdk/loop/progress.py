@@ -47,7 +47,7 @@ class Progress:
         keep_bytes: float = math.inf,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """`split`: the one whose success is shown. `keep_bytes`: so much room have the episodes."""
+        """`split` is the split whose success is shown. `keep_bytes` is the room for episodes on disk."""
         self._run_dir = run_dir
         self._split = split
         self._name = name
@@ -197,7 +197,8 @@ class Progress:
     def report_eval(
         self, name: str, report: EvalReport, *, step: int, is_known: bool = False
     ) -> None:
-        """`step`: the one that made the weights it began with. `is_known`: its numbers were told under another name."""
+        """`step` made the weights with which the evaluation began. `is_known`: its numbers were reported under
+        another name."""
         self._evaluations.pop(_title(name, report.split), None)
         versions = report.versions or (step, step)
         self._metrics.log("eval", eval_event(name, report, step=step))

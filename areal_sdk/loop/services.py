@@ -1,7 +1,7 @@
 """The services of a run: engine, trainer, and who plays: agents, gateway and rewards, here or in nodes.
 
-They are started together and closed in reverse order. Where engine and trainer share a device, the
-engine's memory goes to the trainer for a step, and comes back for the next weights.
+They are started together and closed in reverse order. If engine and trainer share a device, the trainer gets the
+engine's memory for each step, and the engine gets it back for the next weights.
 """
 
 import asyncio

@@ -133,8 +133,8 @@ _OURS = "areal_sdk_ends_the_run"
 def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
     """Let SIGTERM do what Ctrl-C does within this block. A program with a handler of its own keeps it.
 
-    Call the yielded function once the loop runs: by then asyncio has put its own handler in place. Without
-    a loop nothing is to be called. Of two nested blocks the inner one counts until it ends.
+    Call the yielded function once the loop runs: by then asyncio has put its own handler in place. Without a loop, do
+    not call it. If blocks are nested, the inner one counts until it ends.
     """
     is_main = threading.current_thread() is threading.main_thread()
     outer = signal.getsignal(signal.SIGTERM)

@@ -43,12 +43,12 @@ from areal_sdk.types import WeightUpdate
 T = TypeVar("T")
 
 UPDATE_TIMEOUT_S = 1800.0
-"""Seconds of an update without any bytes: an engine that dies is started again meanwhile, or a
-server finishes its requests."""
+"""Deadline of an update of no size, in seconds. It leaves time for an engine that dies to start again, or for a
+server to finish its requests."""
 SLOWEST_BYTES_PER_S = 5e6
-"""Lowest speed of weights on their way: 140 GB have eight hours. Slow is no reason to end a run.
-The engines bound their own parts by progress, or by shorter deadlines whose errors say more. This
-bound is for an engine that forgot to."""
+"""Lowest speed of weights on their way, by which the deadline grows: 140 GB have eight hours. A slow transfer is no
+reason to end a run. Engines have shorter deadlines of their own, whose errors say more. This one is for an engine
+without."""
 
 
 FEW_UPDATES = 10
@@ -161,9 +161,9 @@ class TrainingLoop:
         return None
 
     async def _train_on(self, batch: RolloutBatch, fall: Fall | None) -> None:
-        """One step from v to v + 1, and the new weights on their way to the engine.
+        """Train one step, from version v to v + 1, and send the new weights to the engine.
 
-        After a fall the step goes back, and v + 1 are earlier weights.
+        After a fall, earlier weights become version v + 1 instead.
         """
         began = time.monotonic()
         if self.services.engine.info.shares_device:

@@ -17,7 +17,8 @@ from areal_sdk.process.spec import ProcessSpec
 from areal_sdk.rollout.reward_worker import SHARED_WORKER
 
 BLOCKED_S = 2.0
-"""The worker itself ends a call at its deadline. If it has not answered so long after, it is blocked."""
+"""Seconds after the deadline of a call at which the worker counts as blocked. The worker itself ends a call at its
+deadline."""
 
 
 class SharedWorker:

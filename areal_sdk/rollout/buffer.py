@@ -232,7 +232,7 @@ class TrajectoryBuffer:
     def shed_surplus(self) -> None:
         """Drop the oldest groups that would be too old before a step could take them.
 
-        Needed for live callers only: the gate never admits so many groups.
+        Only live callers need this: the gate never admits too many groups.
         """
         room = (self.gate.max_staleness + 1) * self._groups_per_batch
         ordered = by_age(self._finished)
@@ -255,8 +255,8 @@ class TrajectoryBuffer:
     async def cut_batch(self, *, version: int, timeout_s: float = 3600.0) -> RolloutBatch:
         """The groups that the step from `version` to the next one trains.
 
-        Waits until there are enough; under `stale = "wait"` also, up to `wait_s`, for running
-        groups that this step can still train and the next one could not.
+        Waits until there are enough. Under `stale = "wait"` it also waits, up to `wait_s`, for running groups that
+        this step can still train and the next one could not.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -317,9 +317,9 @@ class TrajectoryBuffer:
         return len(self._finished) >= self._groups_per_batch
 
     def _should_hold(self, version: int) -> bool:
-        """Whether a running group would be too old for the next step, and this one has room.
+        """Whether this step should wait for a running group that would be too old for the next step.
 
-        Without room (the batch is full of groups as old) waiting would not help.
+        If the batch is full of groups that are as old, waiting would not help.
         """
         if self.stale != "wait" or self._exhausted:
             return False

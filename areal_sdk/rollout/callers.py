@@ -1,4 +1,4 @@
-"""Episodes of a live run: every session of a caller of the gateway is one.
+"""Episodes of a live run: every session of a caller of the gateway is an episode.
 
     session opens -> running in the ledger -> session ends, with or without reward -> triage -> buffer
 

@@ -24,7 +24,7 @@ _FAILURES = (
     DropReason.ERROR_ENVIRONMENT,
     DropReason.ERROR_TIMEOUT,
 )
-"""Faults of a source. Episodes that are stale, stopped, truncated or abstained are none."""
+"""Faults of a source. An episode that is stale, stopped, truncated or abstained is not a fault."""
 _DIGITS = 6
 """Digits to which shares are rounded, so that a checkpoint holds them exactly."""
 

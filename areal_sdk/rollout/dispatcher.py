@@ -57,7 +57,7 @@ class Dispatcher(EpisodeSource):
         on_episode: EpisodeObserver = lambda episode, triaged: None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`stalled_s`: the run fails if no episode ends and no version is published for so long."""
+        """The run fails after `stalled_s` in which no episode ends and no version is published."""
         super().__init__(buffer, tasks=tasks, truncated=truncated, on_episode=on_episode)
         self._runner = runner
         self._tasks = tasks

@@ -59,14 +59,14 @@ class EvalReport:
     by_source: "Mapping[str, EvalReport]" = field(default_factory=dict)
     """A report for the tasks of each source, if there are several sources (`Task.source`)."""
     solved: float | None = None
-    """Share of all episodes that succeeded, every task counting alike: those without a verdict did
-    not. What compares weights: else those win whose failures raise, and are left out."""
+    """Share of all episodes that succeeded, with every task counting alike. An episode without a verdict did not
+    succeed. Weights are compared by this share: else weights could win whose failures raise, and are left out."""
     num_uncalled: int = 0
     """Number of scored episodes that never called the model: their verdicts say nothing about it."""
     outcome: Mapping[str, float] = field(default_factory=dict)
     """Means of the metrics that the episodes' outcomes carry, as `outcome/NAME`."""
     is_in_points: bool = False
-    """Some reward beyond 1 claims no success: then a reward of 1 is a low score and no success."""
+    """Whether some reward above 1 claims no success. A reward of 1 is then a low score and no success."""
     run_dir: str = ""
     """The directory with its episodes, if they were kept."""
     pass_tasks: Mapping[int, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class EvalReport:
     num_compared: int = 0
     """Number of tasks with several scored attempts."""
     num_differing: int = 0
-    """Number of these whose rewards differ: training in groups learns from no others."""
+    """Number of the compared tasks whose rewards differ. Training in groups learns from these alone."""
 
     @property
     def judged(self) -> float:

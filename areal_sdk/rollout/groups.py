@@ -71,7 +71,7 @@ class TriagedEpisode:
     """Tokens, those of excluded turns included."""
     record: PreparedRecord
     read: Callable[[], Episode]
-    """Makes the episode from its record: most runs have nobody who asks for it."""
+    """Makes the episode from its record. Most runs never call it."""
 
 
 EpisodeObserver = Callable[[Episode | TriagedEpisode, ScoredEpisode | Rejection], None]
@@ -145,7 +145,7 @@ class PendingGroup:
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     """The tasks that play the siblings."""
     ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)
-    """Function of each running sibling that returns the version of its first token."""
+    """For each running sibling, a function that returns the version of its first token."""
     stopped: dict[int, DropReason] = field(default_factory=dict)
     """Siblings that were cancelled one by one, and why."""
 

@@ -81,12 +81,12 @@ class RecentEpisodes:
         self._num_offered_tools = self._num_called_tools = 0
         """Episodes of the whole run, from its beginning or its resume."""
         self._first: list[bool] = []
-        """Whether the rewards differ, of the first groups."""
+        """For each of the first groups, whether its rewards differ."""
         self._succeeded: list[bool] = []
         self._said: set[str] = set()
 
     def grouped(self, groups: Sequence[FinishedGroup]) -> None:
-        """Groups were taken into a batch. Those at the start of the run are remembered."""
+        """Note that groups were taken into a batch. The first groups of the run are remembered."""
         for group in groups:
             if len(group.members) > 1 and len(self._first) < FIRST_GROUPS:
                 self._first.append(not group.is_uniform)

@@ -181,8 +181,8 @@ class RewardPool:
         return outcome
 
     async def _reply(self, index: int, reward: RewardSpec, episode: bytes) -> ChildReply:
-        """A worker's answer. What the shared worker does not answer is asked again, of a worker of its own:
-        there a reward that blocks or crashes harms no other, and the error is about this episode."""
+        """The answer of a worker. If the shared worker does not answer, the question goes to a worker that serves
+        this call alone: there a reward that blocks or crashes harms no other, and the error names this episode."""
         if self._shared is not None and reward.awaits:
             reply = await self._shared.call({"reward": index}, episode, timeout_s=self._timeout_s)
             if reply is not None:

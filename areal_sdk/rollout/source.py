@@ -92,7 +92,8 @@ class EpisodeSource(ABC):
     # --- for subclasses ------------------------------------------------------------------------
 
     def begin(self, group: PendingGroup, sibling: int, age: Callable[[], int | None]) -> None:
-        """An episode starts. `age` returns the version of its first token, None before there is one."""
+        """Note that an episode starts. `age` returns the version of its first token, and None before the first
+        token."""
         self.buffer.ledger.start(1)
         group.ages[sibling] = age
 

@@ -88,7 +88,7 @@ class TaskStream:
         self._is_over = False
 
     def limit(self, passes: int | None) -> None:
-        """Make at most so many passes over the tasks. To be called before the first read."""
+        """Make at most `passes` passes over the tasks. Call this before the first read."""
         self._items = self._passes(passes)
 
     def read_ahead(self) -> None:

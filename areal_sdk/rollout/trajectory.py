@@ -167,7 +167,8 @@ class _Homes:
         self._found: dict[int, tuple[Branch, int]] = {}
 
     def settle(self, chain: Sequence[int], *, last: int, most_shared: int) -> Branch:
-        """The sequence of the chain's turns up to `last`; `most_shared` of it at most are in another."""
+        """The sequence of the chain's turns up to `last`. It shares at most `most_shared` tokens with another
+        sequence."""
         before, num_shared = self._longest(chain, last)
         num_shared = min(num_shared, most_shared)
         tokens = self._turns[last].tokens_from(num_shared)

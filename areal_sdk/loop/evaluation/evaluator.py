@@ -119,7 +119,7 @@ class Evaluator:
         self._background = background
 
     async def maybe_begin(self, delivery: "asyncio.Task[None] | None" = None) -> None:
-        """Begin an evaluation if one is due. While another runs it waits, and several are one.
+        """Begin an evaluation if one is due. It waits while another one runs. Several that wait become one.
 
         `delivery` brings the engine the weights to measure: the evaluation begins after it.
         """

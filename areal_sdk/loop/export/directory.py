@@ -46,8 +46,8 @@ def write_export(
 ) -> Exported:
     """Write the weights of `choice` to `directory`, which appears whole or not at all.
 
-    `dtype`: the one that the run evaluated, unless one is given. `adapter`: the adapter alone, as peft saves
-    it, in place of the model that it is merged into. `measure` gets the files as they will be.
+    `dtype` is by default the dtype that the run evaluated. `adapter` writes the adapter alone, as peft saves it, in
+    place of the merged model. `measure` gets the files as they will be.
     """
     check_empty(directory)
     if adapter and not choice.run.read_config().get("trainer", {}).get("lora", {}).get("rank"):

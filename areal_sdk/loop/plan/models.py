@@ -64,9 +64,9 @@ def load_renderer(directory: Path, config: Config) -> Renderer:
 def find_model(name: str) -> Path:
     """The directory of model `name`; for a run its best weights, else its last, finished or not.
 
-    Weights that wait to be measured again looked best to an evaluation, and come before the last.
-    Of a run that was interrupted, and for `RUN/checkpoints/step-N`, the weights of a checkpoint are
-    exported first, once: that takes seconds to minutes.
+    Weights that wait to be measured again looked best to an evaluation, and come before the last. If the run was
+    interrupted, or if `name` is `RUN/checkpoints/step-N`, the weights of that checkpoint are exported first, once:
+    that takes seconds to minutes.
     """
     refuse_address(name)
     path = Path(name).expanduser()

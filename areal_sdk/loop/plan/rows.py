@@ -59,12 +59,12 @@ class BadRowError(ValueError):
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of a JSONL file; ConfigError for the first line that is none."""
+    """The conversations of a JSONL file. ConfigError names the first line that is no conversation."""
     return _read(path, to_conversation, CONVERSATION)
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a JSONL file; ConfigError for the first line that is none."""
+    """The pairs of a JSONL file. ConfigError names the first line that is no pair."""
     return _read(path, _pair, PAIR)
 
 
@@ -194,7 +194,8 @@ def _same(one: Message, other: Message) -> bool:
 
 
 def _prompt(row: Mapping[str, Any]) -> tuple[Message, ...]:
-    """`messages`, or `prompt`. Beside a prompt, `messages` may be the chosen conversation again."""
+    """The prompt of a row, in its field `messages` or `prompt`. In a row with both, `messages` may be the chosen
+    conversation."""
     key = "messages" if "messages" in row else "prompt"
     asked = row[key]
     if isinstance(asked, str):
@@ -220,7 +221,7 @@ def _answer(value: Any, key: str) -> tuple[Message, ...]:
 
 
 def read_messages(value: Any, key: str) -> tuple[Message, ...]:
-    """`value` as chat messages; BadRowError says which of them is none."""
+    """`value` as chat messages. BadRowError names the message that is not one."""
     if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(f"{key!r} is not a list of messages")
     return tuple(_read_message(message, f"{key}[{index}]") for index, message in enumerate(value))

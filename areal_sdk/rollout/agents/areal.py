@@ -1,8 +1,8 @@
 """AReaL's workflows, `arun_episode(self, engine, data)`, as they are written for AReaL.
 
-`engine` is the episode's session: the tokens that are trained are those that it recorded. AReaL's result
-says more than a reward: which tokens are trained, and a reward for each completion. That is carried out
-here. What a request or a result asks for and cannot have is refused by name.
+`engine` is the episode's session: the tokens that are trained are those that it recorded. AReaL's result says more
+than a reward: which tokens are trained, and a reward for each completion. This module carries both out. A request or
+a result that cannot be honoured is refused by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -262,7 +262,7 @@ def command_name(line: str) -> str:
 def read_verdict_line(output: str) -> Outcome | None:
     """The verdict of the last line that is a JSON object with a `reward`; None without one.
 
-    ValueError for a reward that is no number, and for a success or metrics of the wrong type.
+    Raises ValueError for a reward that is no number, and for a success or metrics of the wrong type.
 
     >>> read_verdict_line('thinking...\\n{"reward": 0.5, "success": false}\\nbye').reward
     0.5
@@ -377,7 +377,7 @@ def _split(line: str, *, find: bool = True) -> Sequence[str]:
 
 
 def _script_of(words: Sequence[str]) -> str:
-    """The file that an interpreter is to run; empty if the words name none that is sure to be one.
+    """The file that an interpreter is to run; empty if no word surely names such a file.
 
     >>> _script_of(["python3", "-u", "agent.py", "--fast"]), _script_of(["sh", "-c", "cat x.sh"])
     ('agent.py', '')

@@ -18,7 +18,7 @@ from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 CONNECT_S = 5.0
-"""An endpoint that takes no connection for so long is down."""
+"""Seconds after which an endpoint that takes no connection counts as down."""
 
 
 class EndpointRunner(SharesHttpClient):

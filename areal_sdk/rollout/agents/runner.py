@@ -79,9 +79,9 @@ class EpisodeRunner(SharesHttpClient):
         on_agent_error: float | None = None,
         longer_context: str = "",
     ) -> None:
-        """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error.
+        """`on_agent_error` is the reward of an episode whose agent raised. With None it stays an error.
 
-        `longer_context`: how a user gets more context than now, if that is a matter of a setting.
+        `longer_context` says how a user gets more context, if a setting decides it.
         """
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)

@@ -27,7 +27,7 @@ from areal_sdk.rollout.gateways.sessions import GatewaySession
 logger = logging.getLogger(__name__)
 
 SILENT_S = 60.0
-"""A process whose event loop reports nothing for so long is killed, and replaced."""
+"""Seconds after which a process whose event loop reports nothing is killed, and replaced."""
 ANSWER_WITHIN_S = 5.0
 """Seconds that a process may take to hear that its request was carried out."""
 WATCH_VERSION_S = 0.1

@@ -21,10 +21,10 @@ from areal_sdk.types import Episode
 logger = logging.getLogger(__name__)
 
 SILENT_S = 300.0
-"""A node whose event loop reports nothing for so long is killed, and replaced. Agents may block it for a
+"""Seconds after which a node whose event loop reports nothing is killed, and replaced. Agents may block it for a
 while, as they may in the main process."""
 SEND_AFTER_S = 0.05
-"""Requests of this time go together, and so do acknowledgements."""
+"""Seconds in which requests are collected and sent together. The same holds for acknowledgements."""
 TAKES_WITHIN_S = 60.0
 """A node takes requests in a thread, also while an agent blocks its event loop."""
 CLOSE_GRACE_S = 3.0
