@@ -73,11 +73,12 @@ class Run:
         return self._run_dir.find_episode(episode_id).episode
 
     def tokens(self, step: int) -> StepTokens | None:
-        """What a step made of its tokens; None if there is no record of that step."""
+        """The record of the tokens of a step; None if there is none."""
         return self._run_dir.read_tokens(step)
 
     def episode_tokens(self, episode_id: str) -> EpisodeTokens | None:
-        """What training made of an episode's tokens, by turn; None if no step trained it, or its record is gone."""
+        """The record of an episode's tokens in training, by turn; None if no step trained it, or its record is
+        gone."""
         return tokens_of(self._run_dir, episode_id)
 
     def to_pandas(self, kind: Kind = "metrics") -> "pandas.DataFrame":

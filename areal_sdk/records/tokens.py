@@ -44,7 +44,7 @@ class TurnTokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTokens:
-    """What a step made of the tokens of an episode."""
+    """The record of the tokens of an episode in the step that trained it."""
 
     step: int
     version: int

@@ -145,7 +145,7 @@ class PendingGroup:
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     """The tasks that play the siblings."""
     ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)
-    """For each running sibling, a function that returns the version of its first token."""
+    """Functions by running sibling, each of which returns the version of the sibling's first token."""
     stopped: dict[int, DropReason] = field(default_factory=dict)
     """Siblings that were cancelled one by one, and why."""
 

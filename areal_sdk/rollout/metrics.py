@@ -81,7 +81,7 @@ class RecentEpisodes:
         self._num_offered_tools = self._num_called_tools = 0
         """Episodes of the whole run, from its beginning or its resume."""
         self._first: list[bool] = []
-        """For each of the first groups, whether its rewards differ."""
+        """Whether the rewards differ, for each of the first groups."""
         self._succeeded: list[bool] = []
         self._said: set[str] = set()
 

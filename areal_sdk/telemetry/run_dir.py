@@ -330,7 +330,7 @@ class RunDir:
         return episodes.list_episodes(self.episodes)
 
     def read_tokens(self, step: int) -> StepTokens | None:
-        """What `step` made of its tokens; None if there is no such record."""
+        """The record of the tokens of `step`; None if there is none."""
         return token_log.read_tokens(self.tokens, step)
 
     def num_deleted(self) -> int:

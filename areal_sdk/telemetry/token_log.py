@@ -1,4 +1,4 @@
-"""What training made of each token: one file a step, `tokens/step-000012.npz`.
+"""The record of each token in training: one file a step, `tokens/step-000012.npz`.
 
 A step counts the tokens that its groups train. A file has a column for each number that the trainer knows of a token, one
 value for each counted token, in the order of `StepTokens.sequences`. `numpy.load` opens it too: the column `about` is JSON.
@@ -37,7 +37,7 @@ _LEVEL = 1
 
 
 class TokenFlag(IntFlag):
-    """What became of a token. 0: the step did not count it."""
+    """The fate of a token in a step. 0: the step did not count it."""
 
     COUNTED = 1
     """The token is in the divisor of its minibatch."""
