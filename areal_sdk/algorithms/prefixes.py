@@ -30,7 +30,7 @@ class Sorted:
 
     @property
     def roots(self) -> list[tuple[int, int]]:
-        """The places `[first, last)` of those that begin with the same token."""
+        """The places `[first, last)` of branches that begin with the same token."""
         cuts = [*np.flatnonzero(self.common == 0).tolist(), len(self.indices)]
         return list(pairwise(cuts))
 
@@ -39,7 +39,8 @@ class Sorted:
 
 
 def sort_branches(branches: Sequence[Branch], *, share: bool = True) -> Sorted:
-    """The branches, none of them empty. Without `share` in the order they came, as if nothing were common."""
+    """The branches in an order in which common beginnings are neighbours. No branch may be empty. Without `share`
+    they keep their order, as if nothing were common."""
     if not share:
         indices = list(range(len(branches)))
         return Sorted(branches, indices, [*map(len, branches)], np.zeros(len(branches), np.int64))
@@ -50,7 +51,7 @@ def sort_branches(branches: Sequence[Branch], *, share: bool = True) -> Sorted:
         trie.node_at(branch, len(branch)).ends.append((len(branch), index))
     indices, lengths, common = [], [], []
     lowest = 0
-    """Smallest of the depths between the latest branch and the next."""
+    """Smallest depth between the latest branch and the next one."""
     pending: list[tuple[_Node, int]] = [(trie.root, 0)]
     while pending:
         node, depth = pending.pop()

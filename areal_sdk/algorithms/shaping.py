@@ -38,7 +38,7 @@ class Overlong:
             raise ConfigError(f"overlong penalty = {self.penalty}: give a positive number")
 
     def __call__(self, num_tokens: int) -> float:
-        """The penalty for so many sampled tokens, as a number to add."""
+        """The number to add to the reward of an episode of `num_tokens` sampled tokens: 0 or negative."""
         excess = num_tokens - (self.limit - self.margin)
         return self.penalty * max(min(-excess / self.margin, 0.0), -1.0)
 
@@ -47,12 +47,11 @@ class Overlong:
 class RewardShaping:
     """(reward + overlong + bias) * scale, bounded by `clip`.
 
-    With rewards of turns, what is shaped is a turn's return: the sum of its reward and of those of its
-    consequences. So an episode of many rewarded turns has no more of the bias than one of a single
-    reward. The overlong penalty is due with the last rewarded turn. Where answers fork, each is as long as
-    it is with the turns that led to it, and pays for that alone.
-    Estimators and their baselines see shaped rewards; metrics, ledger and dynamic sampling see the
-    rewards as they were given.
+    With rewards of turns, the return of a turn is shaped: the sum of its reward and of the rewards of its
+    consequences. So an episode of many rewarded turns has no more of the bias than one of a single reward. The
+    overlong penalty is due with the last rewarded turn. If answers fork, the length of an answer is its own and that
+    of the turns that led to it. Estimators and their baselines see shaped rewards; metrics, ledger and dynamic
+    sampling see the rewards as they were given.
     """
 
     scale: float = 1.0

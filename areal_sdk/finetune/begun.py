@@ -1,7 +1,7 @@
 """The rows that a run began with. A resumed run finds them again by their contents, wherever they are now.
 
-The order of the steps and the reference of `dpo` are about places of rows. Without this record a row that
-was added, or that changed its place in a file, would change what the run goes on with.
+The order of the steps and the reference of `dpo` name rows by their place. Without this record, a row that was added
+or moved in a file would change the rest of the run.
 """
 
 from collections import defaultdict, deque

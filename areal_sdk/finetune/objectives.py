@@ -41,7 +41,7 @@ class FinetuneObjective(Protocol):
         """One step on these rows; the metrics have `loss` and `num_updates`."""
 
     async def measure(self, trainer: Trainer) -> Mapping[str, float]:
-        """The loss on the held-out rows, without learning; empty where there are none."""
+        """The loss on the held-out rows, without learning; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class DPO:
     def __call__(
         self, policy: PairScores, reference: PairScores, lengths: tuple[int, int]
     ) -> PairLoss:
-        """`lengths`: how many tokens of the chosen and of the rejected answer the scores sum over."""
+        """`lengths` are the numbers of tokens of the chosen and of the rejected answer, over which the scores are
+        sums."""
         scale_c, scale_r = self._scales(lengths)
         margin = scale_c * (policy.chosen - reference.chosen) - scale_r * (
             policy.rejected - reference.rejected

@@ -45,7 +45,7 @@ class EpisodeChoice:
 
 
 def best_episodes(run_dir: RunDir, selection: EpisodeChoice) -> list[Episode]:
-    """The episodes to imitate, oldest first; ConfigError that names the cure where there are none."""
+    """The episodes to imitate, oldest first. If there are none, ConfigError names the cure."""
     seen = learnt_episodes(run_dir)
     by_task: dict[str, list[EpisodeSummary]] = {}
     for episode in seen:  # newest first

@@ -29,7 +29,7 @@ T = TypeVar("T", Demonstration, TokenPair)
 
 
 class Sources:
-    """Reads data for one model. What cannot be learnt from is a ConfigError that says where it is."""
+    """Reads data for one model. ConfigError says where a row is that cannot be learnt from."""
 
     def __init__(self, section: FinetuneSection, model_dir: Path, renderer: Renderer) -> None:
         self._section = section

@@ -231,7 +231,7 @@ def _peft_config(lora: LoraSection, model_dir: Path) -> Any:
 
 
 def _layers(model: nn.Module) -> list[Any]:
-    """peft's layers: the targets."""
+    """The layers that have an adapter."""
     return [module for module in model.modules() if hasattr(module, "lora_A")]
 
 

@@ -1,8 +1,7 @@
 """The bytes that a rank sends to the others in an update: formulas, and a count that tests the formulas.
 
-Of a tensor that n ranks gather, or whose parts they sum, each sends (n - 1) / n; of one whose sum all of
-them get, twice as much. Every part of the model is gathered before its forward pass and again before its
-backward pass.
+If n ranks gather a tensor, or sum its parts, each sends (n - 1) / n of it. If all of them get the sum, each sends
+twice as much. Every part of the model is gathered before its forward pass and again before its backward pass.
 """
 
 from collections import defaultdict
@@ -36,11 +35,11 @@ class Sent:
 def predict_sent(
     model: ModelShape, settings: TrainerSection, *, num_microbatches: int, num_measured: int = 2
 ) -> Sent:
-    """An update in which all weights are trained, with so many micro-batches on each rank.
+    """The bytes of an update in which all weights are trained, with `num_microbatches` on each rank.
 
     `num_measured` is the number of forward passes that measure the update (`trainer.trust_region`).
 
-    What `sequence_ranks` exchange comes on top.
+    The exchanges of `sequence_ranks` come on top.
     """
     ranks, copies = settings.ranks // settings.replicas, settings.replicas
     layers, tables = model.layers * model.layer, 1 if model.is_tied else 2

@@ -45,8 +45,8 @@ JSON = Any
 
 ENTRY = "areal_sdk.fsdp.rank:main"
 CHUNK_BYTES = 16 * 2**20
-"""Largest piece of published weights that come from another machine: both sides hold so many bytes
-in memory."""
+"""Largest piece, in bytes, of published weights that come from another machine. Both sides hold one piece in
+memory."""
 SAVE_TIMEOUT_S = 900.0
 """Seconds for all ranks to write or read a checkpoint."""
 RELEASE_TIMEOUT_S = 60.0

@@ -1,8 +1,8 @@
 """Credit along the tokens of an episode: Monte Carlo returns, and GAE with a critic.
 
-The trained tokens of an episode are one chain, turn after turn and over its branches; what tools and
-users wrote lies between two links and takes no time. Where turns are alternatives of one another
-(rewards by turn, several answers to one prompt), each trajectory is a chain of its own.
+The trained tokens of an episode are one chain, turn after turn and over its branches; the text of tools and users
+lies between two links and takes no time. If turns are alternatives of one another (rewards by turn, several answers
+to one prompt), each trajectory is a chain of its own.
 """
 
 from collections.abc import Iterator, Sequence

@@ -28,11 +28,11 @@ TURNS = 32
 """Number of turns of an episode that are remembered. Later turns are compared with the last of
 these."""
 NAMES_FROM = 16
-"""A source is named for a far return only after so many others. A spread of fewer says little: of normally
-distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the
-16 before them. What a return counts for is bounded from the first one on."""
+"""Number of returns of a source after which a far one is reported by name. A spread of fewer says little: of normally
+distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the 16
+before them. The effect of a return is bounded from the first one on."""
 NORMAL = 1.4826
-"""The standard deviation of normally distributed values is so many of their median deviations."""
+"""The standard deviation of normally distributed values, in units of their median deviation."""
 
 Remembered = list[list[float | None]]
 """Returns of one source's latest episodes, turn by turn, oldest first."""

@@ -30,7 +30,8 @@ class KL(StrEnum):
 
 
 _STRAIGHT = 3.0
-"""Tokens that are 20 times less likely than in the reference pull as hard as any does: 19 times the penalty of k1."""
+"""The largest -d at which k3 is curved. The slope there, 19 times that of k1, is the largest: d = -3 is a token 20
+times less likely than in the reference."""
 
 
 def kl_estimate(difference_T: "Tensor", kind: KL) -> "Tensor":

@@ -16,7 +16,7 @@ class Gain:
 
     gain_T: "Tensor"
     low_T: "Tensor"
-    """Mask of the terms that are held back since their ratio was too low already; `high_T`: too
+    """Mask of the terms that are held back because their ratio was too low already; in `high_T`, because it was too
     high."""
     high_T: "Tensor"
     totals: "dict[str, Tensor]" = field(default_factory=dict)

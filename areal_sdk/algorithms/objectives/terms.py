@@ -24,7 +24,7 @@ class PolicyTerms:
     """b: under the weights that sampled the token."""
     advantages_T: "Tensor"
     mask_T: "Tensor"
-    """Mask of the terms; False: the term is none. A rank without work has one such term."""
+    """Mask of the terms. False: this is padding and not a term. A rank without work has one such entry."""
     sequences_T: "Tensor"
     """Index of the trajectory, in the micro-batch, to which a term belongs. Trajectories are always
     whole."""

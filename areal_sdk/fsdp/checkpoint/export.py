@@ -32,9 +32,9 @@ from areal_sdk.telemetry.manifest import check_files
 
 
 def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -> None:
-    """A directory that transformers loads: safetensors, config, tokenizer. A collective.
+    """Write a directory that transformers loads: safetensors, config, tokenizer. A collective.
 
-    Of an adapter, the merged model, and beside it the adapter alone.
+    If an adapter is trained, the directory has the merged model, and beside it the adapter alone.
     """
     weights, samples = whole_weights(trainer, dtype=dtype)
     lora = trainer.spec.trainer.lora

@@ -79,7 +79,7 @@ class Snapshot:
     def write(self, directory: Path) -> None:
         """Write the checkpoint `directory`. A collective, in any thread.
 
-        Where one rank fails, all raise, and what was at `directory` before is still there.
+        If one rank fails, all raise, and an earlier checkpoint at `directory` stays.
         """
         try:
             self.ranks.on_first(lambda: begin(directory))

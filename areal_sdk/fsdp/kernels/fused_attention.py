@@ -1,7 +1,7 @@
 """Attention of a block's queries to a range of keys that all of them see, or causally to themselves, by torch's fused kernels.
 
-They keep no scores. What they give for two ranges of keys is what one softmax over both gives, once it is weighted
-by the logarithms of the sums (`merge`); the backward pass takes the output and the logarithm over all ranges.
+They keep no scores. The outputs of two ranges of keys, weighted by the logarithms of their sums (`merge`), are the
+output of one softmax over both. The backward pass takes the output and the logarithm over all ranges.
 
 Shapes: K key heads, R query heads per key head, Q queries, C keys, D head dimension.
 """
@@ -71,7 +71,8 @@ def pass_back(
     is_causal: bool,
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v from one range of keys. `merged`: output and logarithm over all ranges."""
+    """The gradients of q, k and v from one range of keys. `merged` holds the output and the logarithm over all
+    ranges."""
     out, lse = merged
     k, v = _of_repeats(q_KRQD, k_KCD), _of_repeats(q_KRQD, v_KCD)
     dq, dk, dv = _backward(grad_KRQD, q_KRQD, k, v, out, lse, is_causal=is_causal, scaling=scaling)

@@ -1,9 +1,8 @@
 """Attention over trees of tokens: each token sees its own segment up to itself, and all above it.
 
-A row is covered by blocks of queries with the few key ranges that they see (`blocks`), so that nothing is
-computed between trees and nothing larger than a block's scores exists. Probabilities are computed
-again in the backward pass instead of kept. Where scores would be many, torch's fused kernels compute
-without them (`fused_attention`).
+A row is covered by blocks of queries with the few key ranges that they see (`blocks`), so that nothing is computed
+between trees and nothing larger than a block's scores exists. Probabilities are computed again in the backward pass
+instead of kept. If there would be many scores, torch's fused kernels compute without them (`fused_attention`).
 
 Shapes: K key heads, R query heads per key head, N tokens of the row, Q queries and C keys
 (context) of a block, D head dimension.
@@ -211,7 +210,7 @@ def _pass_back_masked(
     hidden_QC: Tensor,
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients, as of `fused.pass_back`, with a mask."""
+    """The same gradients as from `fused.pass_back`, with a mask."""
     q_KRQD, k, v = states
     out, lse = (x.flatten(1, 2) for x in merged)
     q, grad = q_KRQD.flatten(1, 2), grad_KRQD.flatten(1, 2)

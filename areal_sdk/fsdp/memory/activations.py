@@ -15,8 +15,8 @@ _STRIDE = {"half": 2, "full": 1}
 def recompute_activations(model: Layered, which: Recomputed) -> None:
     """Have all layers of `model`, or every other one, keep their input alone.
 
-    What is computed again is what was computed, bit for bit: random numbers are drawn alike. A pass
-    without a gradient keeps nothing in any case.
+    The second computation gives the same bits as the first, because random numbers are drawn alike. A pass without a
+    gradient keeps nothing in any case.
     """
     if which == "none":
         return

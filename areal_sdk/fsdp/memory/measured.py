@@ -21,8 +21,8 @@ class MeasuredBytes:
 def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:
     """Run `action`; every allocation counts when it is made, to the byte.
 
-    A file that is mapped into memory is no allocation; nor is what matrix libraries hold for good. What
-    is garbage already goes before: its end would count as memory that `action` gives back.
+    A file that is mapped into memory is no allocation, and neither are the permanent buffers of matrix libraries.
+    Garbage is collected first, because its end would count as memory that `action` gives back.
     """
     gc.collect()
     was_enabled = gc.isenabled()

@@ -67,9 +67,9 @@ def apply_gradients(
 ) -> Applied:
     """Clip, update, forget the gradients.
 
-    A gradient that is not finite would poison weights and moments for good: it is dropped, on all
-    ranks alike since all know the same norm, and reported. Where the gradient is zero there was
-    nothing to learn: past gradients, kept in the moments, must not move the weights on.
+    A gradient that is not finite would poison weights and moments for good: it is dropped, on all ranks alike since
+    all know the same norm, and reported. If the gradient is zero, there was nothing to learn: past gradients, which
+    the moments keep, must not move the weights on.
     """
     parameters = list(model.parameters())
     norm = global_grad_norm(parameters)

@@ -24,7 +24,8 @@ from areal_sdk.trajectory import TrajectoryGroup
 SHARE = 1 / 32
 """Share of the sampled tokens that measure an update."""
 NUM_TERMS = 128
-"""Trained tokens that a sample has at least, where the minibatch has so many; whole sequences come near it."""
+"""Fewest trained tokens of a sample, if the minibatch has as many. A sample has whole sequences, so it comes near
+this number."""
 SIBLINGS = 2
 """Sequences that are taken from a group at once."""
 LIKELIEST = 256

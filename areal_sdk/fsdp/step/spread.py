@@ -15,7 +15,8 @@ Verdict = tuple[float, tuple[float | None, ...]]
 def spread(groups: Sequence[TrajectoryGroup]) -> float:
     """The share of the groups whose rewards differ, whatever an algorithm makes of them.
 
-    Episodes without siblings are compared with those of their source: as if drawn from them in groups of eight.
+    Episodes without siblings are compared with the episodes of their source, as if drawn from these in groups of
+    eight.
     """
     differing = 0.0
     alone: defaultdict[str, Counter[Verdict]] = defaultdict(Counter)
