@@ -31,8 +31,8 @@ class EngineInfo:
     shares_device: bool = False
     """The trainer computes where it does: `release_memory` before a step, `resume_memory` after."""
     restart_s: float = 0.0
-    """Seconds that the engine may be away while it starts a server again by itself. New weights
-    wait for so much longer."""
+    """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
+    extended by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class InferenceEngine(ABC):
         """`tell` hears when the engine can sample nothing, because a part of it starts again, and when it can."""
 
     async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
-        """Let other processes sample too. Those that reach this machine do so at `host`.
+        """Let other processes sample too. Processes of other machines reach this one at `host`.
 
         `tell` is called whenever the state of the entrance changes.
         """
@@ -271,7 +271,7 @@ class EngineClient(InferenceEngine):
     """
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
-        """`name`: whose client it is."""
+        """`name` is the name of the process that samples."""
         self._info = info
         self.name = name
 

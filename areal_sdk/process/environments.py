@@ -27,9 +27,10 @@ _MAX_SAID = 2000
 
 
 def environment_for(requirement: str, *, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The Python of the environment for `requirement`: what pip takes, or a directory with a distribution.
+    """The Python of the environment for `requirement`, which is a requirement of pip or a directory with a
+    distribution.
 
-    Making one takes pip's time, once. ConfigError with pip's words if that fails.
+    pip makes an environment once, which takes its time. If that fails, ConfigError has pip's words.
     """
     packages = [*_installable(requirement), *_installable(requirement_of("areal-sdk"))]
     directory = _root() / _name_of(requirement, packages)

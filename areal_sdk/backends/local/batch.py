@@ -13,7 +13,8 @@ CUDA_PADDING = 1 << 20
 
 
 def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0) -> ForwardInput:
-    """`pad_to` > 0: a decode of exactly so many tokens, each row attending alone (deterministic)."""
+    """The input of one forward. `pad_to` > 0 makes it a decode of exactly `pad_to` tokens in which each row attends
+    alone (deterministic)."""
     tokens: list[int] = []
     positions: list[int] = []
     rows: list[int] = []

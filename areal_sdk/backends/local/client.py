@@ -30,7 +30,7 @@ RETURN_EVERY_S = 1.0
 class LocalEngineClient(EngineClient):
     """Asks the engine's process directly. While the engine is down, requests wait for its restart.
 
-    Those in flight at its death fail, as they do in the main process: their episodes are tried again.
+    Requests in flight at its death fail, as they do in the main process: their episodes are tried again.
     """
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:

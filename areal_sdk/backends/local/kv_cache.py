@@ -153,7 +153,7 @@ class PrefixStore:
         return len(self._saved)
 
     def save(self, prefix: SavedPrefix) -> None:
-        """Keep `prefix`; what it makes redundant and what no longer fits goes."""
+        """Keep `prefix`, and drop the prefixes that it contains. The oldest are dropped to make room."""
         key = _sort_key(prefix.tokens)
         for neighbour in self._neighbours(key):
             if neighbour.startswith(key):

@@ -49,7 +49,8 @@ class Received:
         self._file: IO[bytes] | None = None
 
     def write(self, chunk: bytes | memoryview, *, offset: int, size: int) -> dict[str, Any]:
-        """Add a part of a file of `size` bytes; the part at 0 begins a new one. Where it can be opened."""
+        """Add a part of a file of `size` bytes. The part at 0 begins a new file. Returns the path at which it can be
+        opened."""
         if offset == 0:
             self.forget()
             self._file = take_room(size, whose="the engine's")
@@ -58,7 +59,7 @@ class Received:
         return {"path": f"/proc/self/fd/{self._file.fileno()}"}
 
     def forget(self) -> None:
-        """Free its room. What is mapped of it stays until it is unmapped."""
+        """Free the room of the file. A mapped part stays until it is unmapped."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -177,7 +177,8 @@ class PlacedServers(ServerStarter):
             raise EngineError(_with_cure(told, self._recipe.too_many)) from exc
 
     async def _place(self, index: int) -> PlacedServer:
-        """Have the process beside server `index` placed: a job of its own, whose room is free when it ends."""
+        """Place the process beside server `index`. The process is a job of its own, whose room becomes free when it
+        ends."""
         try:
             (child,) = await self._launcher.launch([self._spec(index)])
         except RemoteError as exc:  # of the process itself

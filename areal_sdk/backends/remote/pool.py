@@ -20,7 +20,7 @@ LOOK_EVERY_S = 5.0
 given up."""
 
 MAX_IMBALANCE = 8
-"""A session leaves its server when that has this many more requests than the least loaded."""
+"""A session leaves its server when the server has this many more requests than the least loaded one."""
 
 
 class State(StrEnum):

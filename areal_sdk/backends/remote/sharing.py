@@ -31,7 +31,7 @@ from areal_sdk.process.user_code import load_user_object, reference_to
 logger = logging.getLogger(__name__)
 
 PROBE_EVERY_S = 1.0
-"""A server that a request met a fault at is asked again so often, until it answers."""
+"""Seconds between two probes of a server at which a request met a fault, until it answers."""
 
 
 class Entrance:
@@ -197,7 +197,7 @@ class RemoteEngineClient(EngineClient):
         await self._pool.set_state(server, State.DOWN, "the engine has it no more")
 
     async def _interrupt(self, server: Server) -> None:
-        """End our requests on a server; they go on after the pause. Of one that does not answer, leave them."""
+        """End our requests on a server. They go on after the pause. If the server does not answer, abandon them."""
         try:
             await interrupt(server)
         except EngineError as exc:
@@ -205,7 +205,7 @@ class RemoteEngineClient(EngineClient):
             server.client.abandon()
 
     async def _suspect(self, server: Server, error: EngineError) -> None:
-        """Send nothing there until it answers. What must be done about it, the main process sees by itself."""
+        """Send nothing to the server until it answers. The main process repairs it without being told."""
         async with self._following:
             if server in self._probes or server not in self._pool.servers:
                 return

@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SupervisionOptions:
     check_every_s: float = 5.0
-    """A server from which no token came for so long is asked for one."""
+    """Seconds without a token after which a server is asked for one."""
     restart_hung_after_s: float = 60.0
-    """A server that this engine started and that hangs for so long is killed and started again."""
+    """Seconds after which a server that hangs is killed and started again, if this engine started it."""
     max_restarts: int = 5
-    """Restarts of one server that never gets ready in between; after them the server is left down."""
+    """Maximum number of restarts of a server that does not get ready in between. After them it stays down."""
 
     @property
     def restarts(self) -> RestartPolicy:

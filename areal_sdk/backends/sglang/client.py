@@ -193,7 +193,7 @@ class SGLangClient(HttpClient):
         )
 
     async def begin_update(self) -> None:
-        """A push that failed in its middle left its session open: that one ends first."""
+        """Begin an update. If an earlier push failed in its middle, its session is still open, and is ended first."""
         try:
             await self._weights("/begin_weight_update", {})
         except RequestRefusedError:

@@ -4,7 +4,7 @@ SGLang pins torch, transformers and openai to one version each, agent frameworks
 lives apart and we talk HTTP to it. On a machine without a GPU its released packages still install,
 given a CPU build of torch, one pair of operator schemas and a kernel package nothing calls.
 
-Which versions of SGLang can be trained against.
+The versions of SGLang that a run can train with are here too.
 """
 
 import os

@@ -35,7 +35,7 @@ class SGLangSection(RemoteSection):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "SGLangSection":
-        """The section of a table; ConfigError names what is wrong in it."""
+        """The section of a table. ConfigError names the wrong value."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as exc:

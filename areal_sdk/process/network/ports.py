@@ -24,7 +24,7 @@ class KeptPort:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody listens there, such as a server that was told to take this very port."""
+        """Whether no process listens on the port. A server that was told to take this port is such a process."""
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

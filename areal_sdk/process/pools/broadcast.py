@@ -76,7 +76,7 @@ class Broadcast(Generic[Worker, Latest]):
             await self._send_all([worker])
 
     def forget(self, worker: Worker) -> None:
-        """The worker is lost."""
+        """Forget a worker that was lost."""
         self._late.discard(worker)
 
     async def _send_all(self, workers: Iterable[Worker]) -> None:

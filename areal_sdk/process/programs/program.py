@@ -83,8 +83,8 @@ class Programs:
     ) -> ProgramEnd:
         """Run `words` until their end, with the variables `env` added. OSError if they cannot start.
 
-        A cancellation ends the program, with all that it started, before it is passed on. `ended` is
-        then told too: what the program wrote says why it took so long.
+        A cancellation ends the program, with all that it started, before it is passed on. `ended` is called then too:
+        the output of the program says why it took its time.
         """
         family = self.new_family()
         began = time.monotonic()
@@ -242,7 +242,7 @@ async def _tails(on_over: Callable[[], None]) -> AsyncIterator[tuple[Tail, Tail]
 
 
 async def _until_read(*tails: Tail) -> None:
-    """Return when nobody writes any more. What escaped from the family may hold a pipe for ever."""
+    """Return when no process writes any more. A process that escaped from the family may hold a pipe for ever."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_S):
             for tail in tails:

@@ -27,7 +27,7 @@ from areal_sdk.process.network.handshake import is_equal, join_address, split_ad
 
 PIECE_BYTES = 256 * 2**10
 SILENT_S = 60.0
-"""A link that takes no byte for so long is given up."""
+"""Seconds after which a link that takes no byte is given up."""
 SILENT_MORE_S = 5.0
 """Seconds more for each receiver further on, so that the one before a silent link speaks before it
 is given up itself."""
@@ -155,7 +155,7 @@ class Relay:
         return f"/proc/{os.getpid()}/fd/{self._files[name].fileno()}"
 
     def forget(self) -> None:
-        """Free the room of all files. What is mapped of them stays until it is unmapped."""
+        """Free the room of all files. Mapped parts stay until they are unmapped."""
         with self._lock:
             for file in self._files.values():
                 file.close()

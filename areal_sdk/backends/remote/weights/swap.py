@@ -105,10 +105,10 @@ async def _interrupt(server: Server, mode: InterruptMode, drain_timeout_s: float
 
 
 async def interrupt(server: Server, behind: Sequence[Server] = ()) -> None:
-    """Abort our requests on a server that nothing new is sent to; they know that it was us.
+    """Abort our requests on a server to which no new ones are sent. The requests know that it was us.
 
-    One that was on its way when the gate closed arrives after the abort: ask again until none is
-    left. Those of a router are on any of the servers `behind` it.
+    A request that was on its way when the gate closed arrives after the abort, so ask again until no request is left.
+    Requests of a router are on any of the servers `behind` it.
     """
     deadline_s = server.client.deadlines.control_s
     ends_at = time.monotonic() + deadline_s

@@ -24,8 +24,8 @@ NUM_CANARY_TOKENS = 24
 NUM_CANDIDATES = 8
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
-"""Mean error of the canary's logprobs that arithmetic alone explains. Of bfloat16 it can be 0.03
-(SmolLM2), so there the canary finds gross faults and the checksum the small ones."""
+"""Mean error of the canary's logprobs that arithmetic alone explains. In bfloat16 it can be 0.03 (SmolLM2), so the
+canary finds gross faults there, and the checksum small ones."""
 
 
 def tolerance_of(dtype: str) -> float:
