@@ -2,8 +2,8 @@
 
     a batch -> on trial? -> fallen below the kept weights? -> candidate proved? -> better than the kept weights?
 
-Pure: a live run and a recorded one give the same findings. A batch is seen before it is trained, so going back
-loses no step. What is compared are batches, never single episodes.
+Pure: a live run and a recorded one give the same findings. A batch is seen before it is trained, so going back loses
+no step. Batches are compared, never single episodes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,21 +23,24 @@ LOST = {3: 0.5, 6: 0.5, 12: 0.4, 24: 0.25}
 a shallow loss must last."""
 FEWEST = min(LOST)
 FIRST, MOVED = 6, 0.3
-"""Batches that tell how good the weights are which a run begins with, and the way of the policy that ends them."""
+"""Number of batches that measure the weights with which a run begins, and KL in nats of the policy's way that ends
+the measurement."""
 BETTER_IN = 6
 """Batches that must be better on average for weights to be worth keeping."""
 PROOF = 3
-"""Batches sampled by a candidate itself before it takes the place of the kept weights: it may be the step that fell."""
+"""Number of batches that a candidate must sample itself before it replaces the kept weights: the candidate may be the
+step that fell."""
 APART = 10
 """Steps between two candidates: each costs a checkpoint."""
 BETTER, BETTER_BY = 1.5, 0.02
 """Standard errors, and share of the scale, of a clear improvement."""
 SURE = 5.0
-"""Standard errors of a loss that is no chance."""
+"""Standard errors of a loss that is not chance."""
 SURE_ALARMED = 3.5
-"""Standard errors that are enough if entropy, truncation or KL tell of trouble too."""
+"""Standard errors that are enough if entropy, truncation or KL show trouble too."""
 REACH = 3.0
-"""The way that a policy went, as its steps tell it, may be so many times as long: each is measured on a sample."""
+"""Factor by which the way of a policy may be longer than the sum over its steps: each step is measured on a
+sample."""
 JUMP = 0.3
 """KL of a step in nats a token that is an alarm: the verdict calls it a jump."""
 FAR = 1.0
@@ -47,7 +50,7 @@ CUT = 0.3
 RECENT = 6
 """Steps in which an alarm is looked for."""
 UNKNOWN = 1.0
-"""The way of a step that nobody measured: far enough for any loss."""
+"""KL that is assumed for a step without a measurement: far enough for any loss."""
 ENOUGH = 8
 """Batches whose differences tell the noise. Before, all of the spread counts as one of groups."""
 REMEMBERED = 64

@@ -10,19 +10,19 @@ from typing import Any
 from areal_sdk.telemetry.terminal import counted
 
 PARTS, LEAST = 6, 3
-"""A run is seen in windows of this part of its steps, and of at least so many steps."""
+"""Number of windows in which a run is seen, and the fewest steps of a window."""
 GAIN, GAIN_ERRORS = 0.05, 3.0
-"""A rise by this part of the scale, and by so many standard errors, is a gain."""
+"""Share of the scale, and number of standard errors, by which a rise is a gain."""
 LEAN_ERRORS = 2.0
-"""A rise by so many standard errors is no proof of a gain, and no proof of chance either."""
+"""Standard errors up to which a rise proves neither a gain nor chance."""
 LOSS, LOSS_ERRORS, LOSS_SHARE = 0.1, 4.0, 0.33
-"""A drop by this part of the scale, by so many standard errors, and by this share of the gain, is a fall."""
+"""Share of the scale, number of standard errors, and share of the gain, by which a drop is a fall."""
 ENTROPY = 2.0
 """An entropy that grew or shrank by this factor is named with a fall."""
 MORE = 1.25
-"""The reward is looked at in place of the success where it moved so many times as much."""
+"""Factor by which the reward must have moved more than the success to be looked at in its place."""
 NORMAL = 1.4826
-"""The standard deviation of normally distributed values is so many of their median deviations."""
+"""The standard deviation of normally distributed values, in units of their median deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Course:
 
     @property
     def error(self) -> float:
-        """The standard error of the difference of two windows. What changes from step to step is chance.
+        """The standard error of the difference of two windows. Changes from step to step count as chance.
 
-        The larger of two estimates: the median change is 0 where most steps score alike, and the mean of
-        squared changes is small where most of them changed a little.
+        It is the larger of two estimates: the median change is 0 if most steps score alike, and the mean of squared
+        changes is small if most of them changed a little.
         """
         changes = [abs(b - a) for a, b in pairwise(self.values)]
         if not changes:

@@ -9,7 +9,7 @@ SOLVED = 0.95
 CUT = 0.3
 """Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
 LONGER = 1.5
-"""Episodes that are so many times as long have grown."""
+"""Factor of length from which episodes have grown."""
 
 WITHOUT_REWARD = {
     "batch/unjudged_share": f"if a limit ended them, raise {LIMITS}, or let the agent score them",

@@ -79,8 +79,7 @@ def panels_of(run_dir: RunDir) -> list[Panel]:
 
 
 def _latest(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The evaluations in the order of the steps. Of an evaluation that was made again, the latest
-    one."""
+    """The evaluations in the order of the steps. If an evaluation was made again, the latest one counts."""
     by_place = {(event.get("split", ""), event.get("step", 0)): event for event in events}
     return sorted(by_place.values(), key=lambda event: float(event.get("step", 0)))
 

@@ -20,13 +20,13 @@ class Selection:
     count: int | None = None
     """None: all."""
     order: Order = "newest"
-    """`best` and `worst` leave out episodes without a reward. Of equal rewards the newest come first."""
+    """`best` and `worst` leave out episodes without a reward. Between equal rewards, the newest come first."""
     group: str | None = None
     where: str | None = None
     """Condition, in the form that `parse_condition` reads."""
 
     def of(self, run_dir: RunDir) -> list[EpisodeSummary]:
-        """The episodes; ConfigError if the run has no such group, or if the condition is none."""
+        """The episodes. ConfigError if the run has no such group, or if the condition cannot be read."""
         found = self._admitted(run_dir)
         if self.order == "newest":
             episodes = list(islice(found, self.count))

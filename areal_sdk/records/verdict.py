@@ -120,7 +120,7 @@ def verdict_of(
 
 
 def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
-    """Episodes that get a reward. What the policy does wrong in the others escapes the reward."""
+    """Check that episodes get a reward. In episodes without one, no mistake of the policy costs anything."""
     shares = {name: _mean(steps, name) or 0.0 for name in WITHOUT_REWARD}
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] <= bounds.cut:
@@ -245,9 +245,9 @@ def _is_still(kls: Sequence[float], bounds: Bounds) -> bool:
 
 
 def moved(step: Step) -> float | None:
-    """The KL by which a step moved the policy; None where it made no update, or does not say.
+    """The KL by which a step moved the policy; None if the step made no update, or does not tell.
 
-    Where it is not measured, the KL to the sampler tells it, if samples are older than the weights.
+    If it was not measured, the KL to the sampler stands for it, provided that samples are older than the weights.
     """
     if not step.get("train/num_updates"):
         return None

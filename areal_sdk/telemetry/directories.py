@@ -103,8 +103,8 @@ def recover(parent: Path) -> None:
 def forget_old(path: Path, *, keep: int) -> list[Path]:
     """Remove all but the newest `keep` siblings of `path` that are numbered as it is.
 
-    `step-000040` has the siblings `step-000020` and `step-000060`; `best` has none, and stays.
-    What cannot be removed stays too, and is told. Returns what is gone.
+    `step-000040` has the siblings `step-000020` and `step-000060`; `best` has none, and stays. A directory that
+    cannot be removed stays too, and is logged. Returns the removed ones.
     """
     numbered = re.fullmatch(r"(.*?)(\d+)", path.name)
     if numbered is None:

@@ -142,7 +142,7 @@ class EpisodeFiles:
         index.append_line(b'%b,"offset":%d,"length":%d}' % (about, offset, length))
 
     def note(self, line: Mapping[str, Any]) -> None:
-        """Append a line to the index that is no episode's."""
+        """Append a line that belongs to no episode to the index."""
         self._open()[1].append(line)
 
     def close(self) -> None:

@@ -176,14 +176,15 @@ class EpisodeWriter:
         split: str = "train",
         measures: int | None = None,
     ) -> None:
-        """Append one episode, and its line to the index. `measures`: of an evaluation after this step."""
+        """Append one episode, and its line to the index. `measures` is the step after which an evaluation played
+        it."""
         record = prepare(episode, trajectories=trajectories, dropped=dropped, split=split)
         self.append(record, version=version, measures=measures)
 
     def append(
         self, record: PreparedRecord, *, version: int | None, measures: int | None = None
     ) -> None:
-        """Append what `prepare` made of an episode; `version` is the policy's when it ended."""
+        """Append an episode that `prepare` made ready. `version` is the policy's version when the episode ended."""
         now = {"version": version, "time": time.time(), "measures": measures}
         known = to_json({name: value for name, value in now.items() if value is not None})
         files = self._played if record.split in LEARNT else self._measured
@@ -194,7 +195,8 @@ class EpisodeWriter:
         self._played.note({"taken": step, "waiting": waiting})
 
     def mark_resumed(self, step: int | None, *, plays_again: bool = True) -> None:
-        """Note that the run goes on after `step`; None: it begins anew. `plays_again`: what was not trained by then."""
+        """Note that the run goes on after `step`; None: it begins anew. `plays_again`: episodes that were not trained
+        by then are played again."""
         for files in (self._played, self._measured):
             if not files.is_empty:
                 # What was measured before the first step is measured again as well.
@@ -244,7 +246,7 @@ class _Undoing:
     not: their episodes stay."""
 
     def meet(self, line: Mapping[str, Any]) -> None:
-        """Take a line that is no episode's."""
+        """Read a line that belongs to no episode."""
         if "resumed" in line:
             self.after = min(self.after, line["resumed"])
             self.in_checkpoint = False

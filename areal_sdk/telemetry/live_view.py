@@ -23,7 +23,8 @@ NUM_LINES = 10
 
 
 def has_line(step: int, total: int) -> bool:
-    """Whether step `step` of `total` is told where nothing is repainted: the last, and some before."""
+    """Whether step `step` of `total` gets a line in a log, where nothing is repainted: the last step does, and some
+    before."""
     return step == total or step % max(1, total // NUM_LINES) == 0
 
 
@@ -94,7 +95,7 @@ class LiveView:
             self._told_at = time.monotonic()
 
     def refresh(self) -> None:
-        """Repaint; where nothing is repainted, give a sign of life after a long silence."""
+        """Repaint. In a log, where nothing is repainted, give a sign of life after a long silence."""
         if not self.is_log:
             self.show()
             return

@@ -56,13 +56,13 @@ def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The `step` events by step. Of a step that was taken again, the latest event counts."""
+    """The `step` events by step. If a step was taken again, the latest event counts."""
     by_step = {event["step"]: event for event in read_history(path, kind="step")}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def last_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The event that says how the run ended, if it has; notices may come after it. Empty where there is none."""
+    """The event that says how the run ended; empty if it has not ended. Notices may come after this event."""
     return next((event for event in reversed(events) if event["kind"] != "notice"), {})
 
 

@@ -101,7 +101,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The run in `path`, which must be one."""
+        """The run in the directory `path`. ConfigError if there is none."""
         run = cls(path)
         refuse_address(str(path))
         if not run.config.is_file():
@@ -297,7 +297,7 @@ class RunDir:
         return live
 
     def read_metrics(self, *, kind: str | None = None) -> list[dict[str, Any]]:
-        """Events in order; with `kind`, only those."""
+        """The events in order, or those of one `kind`."""
         return metrics.read_metrics(self.metrics, kind=kind)
 
     def read_history(self, *, kind: str | None = None) -> list[dict[str, Any]]:

@@ -33,10 +33,10 @@ _Stamp = tuple[object, ...]
 
 
 class Copier:
-    """Brings a mirror up to date: `sign` it, then `copy`. What was copied before is copied again only if it has changed."""
+    """Brings a mirror up to date: `sign` it, then `copy`. A part is copied again only if it has changed."""
 
     def __init__(self, run_dir: RunDir, store: Store, *, keep: int) -> None:
-        """`keep`: so many of the latest checkpoints stay at the mirror."""
+        """`keep` is the number of latest checkpoints that stay at the mirror."""
         self._run_dir = run_dir
         self._store = store
         self._keep = keep
@@ -47,7 +47,8 @@ class Copier:
         self._writer = ""
 
     def take(self) -> None:
-        """Say at the mirror whose it is now. The first write there: it fails where nothing can be written."""
+        """Write into the mirror whose it is now. This is the first write there, so it fails if nothing can be
+        written."""
         path = self._run_dir.path / ID_FILE
         own, there = Sign.of(read_json(path)), read_sign(self._store)
         own = Sign(own.id, secrets.token_hex(8), before=None if there is None else there.writer)

@@ -55,7 +55,8 @@ class Whole:
 
     @classmethod
     def read(cls, store: Store, name: str) -> Self | None:
-        """None if there is none. `DamagedError` if its marker is no longer what was written."""
+        """The checkpoint `name`; None if there is none. `DamagedError` if its marker has changed since it was
+        written."""
         marker = f"{CHECKPOINTS}/{name}{MARKER}"
         content = store.read(marker)
         if content is None:
@@ -82,7 +83,8 @@ class TakenOverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Says whose a mirror is. Whoever begins to write draws a new `writer`, so that an earlier writer sees that it is none."""
+    """Says whose a mirror is. A process that begins to write draws a new `writer`, so that an earlier writer sees
+    that its turn is over."""
 
     id: str
     """Id of the run."""
