@@ -208,7 +208,7 @@ class InfrastructureError(EpisodeError):
 
 
 class SandboxError(InfrastructureError):
-    """A sandbox could not be started or ended. What a program does wrong inside is no such error."""
+    """A sandbox could not be started or ended. A mistake of the program inside is no such error."""
 
 
 class DeadlineError(EpisodeError):

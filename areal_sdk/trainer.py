@@ -215,9 +215,9 @@ class Trainer(ABC):
     ) -> Mapping[str, float]:
         """Take one step that raises the sum of weight * logprob over all trained tokens / `divisor`.
 
-        Without a divisor: the number of trained tokens, and the `loss` is the mean over them. Returns
-        `loss`, `num_updates` and other metrics. Supervised warm-up and fine-tuning are made of this,
-        and of `score`: what compares sequences turns their scores into weights.
+        The default divisor is the number of trained tokens, so that `loss` is the mean over them. Returns `loss`,
+        `num_updates` and other metrics. Supervised warm-up and fine-tuning are made of this, and of `score`: an
+        objective that compares sequences turns their scores into weights.
         """
         raise ConfigError(
             f"{type(self).__name__} does not learn from data: it defines no learn; leave sft out"
@@ -228,8 +228,8 @@ class Trainer(ABC):
     ) -> Sequence[float]:
         """The sum of the logprobs of each row's trained tokens, under the current weights.
 
-        If `finetune.objective` is `reward_model`, a row has a reward in place of a logprob, read at its last
-        token, here and in `learn`. Which of its tokens are trained then does not matter.
+        If `finetune.objective` is `reward_model`, a row has a reward in place of a logprob, read at its last token,
+        here and in `learn`. It then does not matter which of its tokens are trained.
         """
         raise ConfigError(
             f"{type(self).__name__} does not score data: it defines no score, which pairs need; use "

@@ -29,7 +29,7 @@ PER_TOKEN = {
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Branch:
-    """A token sequence. Where it begins like another one, it holds only the tokens after that.
+    """A token sequence. If it begins like another sequence, it holds only the tokens after the common beginning.
 
     >>> trunk = Branch([1, 2, 3])
     >>> fork = Branch([7, 8], before=trunk, num_before=2)
@@ -104,9 +104,9 @@ def _branch_after(start: Ints, tokens: Ints) -> Branch:
 class Trajectory:
     """One trainable token sequence: a branch of an episode, from where it leaves earlier branches.
 
-    What it shares with an earlier one is context: every token is trained in the first trajectory that
-    holds it. The per-token fields are arrays that cannot be written to, one number for each of
-    `tokens`. The constructor takes lists for them too.
+    Tokens that it shares with an earlier branch are context: every token is trained in the first trajectory that
+    holds it. The per-token fields are arrays that cannot be written to, one number for each of `tokens`. The
+    constructor takes lists for them too.
     """
 
     episode_id: str

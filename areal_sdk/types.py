@@ -79,9 +79,9 @@ class Exclusion(StrEnum):
 class Turn:
     """One model call, in tokens, exactly as the engine saw and produced it.
 
-    Where the prompt begins like an earlier turn of the episode, only the rest of it is kept: a long
-    conversation is stored once, and so is what its branches have in common. Turns are equal if their
-    prompts are, however they are kept.
+    If the prompt begins like an earlier turn of the episode, only the rest of it is kept: a long conversation is
+    stored once, and so is the common beginning of its branches. Turns are equal if their prompts are, however they
+    are kept.
     """
 
     new_tokens: tuple[int, ...] = field(compare=False)
@@ -310,10 +310,10 @@ class Outcome:
     kind: OutcomeKind
     reward: float | None = None
     turn_rewards: tuple[float | None, ...] = ()
-    """One per turn where the reward is given per turn; empty otherwise. Where there are some, they
-    are what is trained, and `reward` what is reported."""
+    """One per turn, if turns have rewards; empty otherwise. Rewards of turns are trained, and `reward` is then only
+    reported."""
     success: bool | None = None
-    """Whether the task was solved, where that is not simply `reward == 1`. Reported, never trained."""
+    """Whether the task was solved, if that is not simply `reward == 1`. Reported, never trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers to report: steps and evaluations record their means as `outcome/NAME`."""
     error: ErrorKind | None = None

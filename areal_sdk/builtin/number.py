@@ -54,8 +54,7 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 ]
 _INTEGER = rf"{_SIGN}?\d{{1,6}}(?!\.?\d)"
 _EXPONENT = rf" ?\^ ?(?:\{{ ?({_INTEGER}) ?\}}|\( ?({_INTEGER}) ?\)|({_INTEGER}))"
-"""Exponent as in 2^10, 2^(10) and 10^{-3}. A power that is no integer leaves its `^` behind the
-number."""
+"""Exponent as in 2^10, 2^(10) and 10^{-3}. If the power is no integer, its `^` stays behind the number."""
 _TIMES = r"(?:[x\u00d7*]|\\times|\\cdot)"
 _NUMBER = re.compile(
     rf"((?:(?<![\w.]){_SIGN} ?)?)(?<![\w.])(?:{_CURRENCY})?({_UNSIGNED})"

@@ -124,7 +124,7 @@ def _compare(paths: Sequence[Path], *, as_json: bool) -> None:
 
 
 def _open(path: Path) -> "RunDir":
-    """The run in `path`; ConfigError if it is none, or if its files are not what a run writes."""
+    """The run in `path`. ConfigError if there is no run, or if its files are not those of a run."""
     from areal_sdk.errors import ConfigError
     from areal_sdk.records.overview import RunFate, overview_of
     from areal_sdk.telemetry import RunDir

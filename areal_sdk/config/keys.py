@@ -62,7 +62,7 @@ def assign(values: JSON, key: str, value: Any) -> None:
 
 
 def _forget(values: JSON, *parts: str) -> None:
-    """Remove the value at those parts, if there is one."""
+    """Remove the value at the key `parts`, if there is one."""
     *parents, leaf = parts
     inner: Any = values
     for parent in parents:
@@ -72,7 +72,7 @@ def _forget(values: JSON, *parts: str) -> None:
 
 
 def parse_value(raw: str) -> Any:
-    """A TOML value where it is one, else the text itself, so that quotes are optional.
+    """The TOML value that `raw` spells, else `raw` itself, so that quotes are optional.
 
     >>> parse_value("3"), parse_value("smollm2"), parse_value("2026-01-01")
     (3, 'smollm2', '2026-01-01')

@@ -54,8 +54,8 @@ def with_absolute_paths(
 ) -> Config:
     """The same settings for a reader in another directory.
 
-    `tables` describes tables of `config.options`, whose fields say which of them are paths.
-    What names no file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
+    `tables` describes tables of `config.options`, whose fields say which of them are paths. A value that names no
+    file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
     """
     agent, separator, name = config.agent.partition("::")
     sft, serve, finetune = config.sft, config.serve, config.finetune

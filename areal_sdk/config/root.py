@@ -120,7 +120,8 @@ class Config(Section):
                 )
 
     def remarks(self, run: "Config") -> Iterator[str]:
-        """Warnings of names of fields, where every file of a mixture has its own, or there is none."""
+        """Yield warnings of names of fields that have no effect, because each file of a mixture has its own names, or
+        because there is no file."""
         if not self.mixture or self.eval_tasks is not None:
             return
         sources = [
@@ -173,6 +174,6 @@ def _for_live_callers(values: Any) -> JSON:
 
 
 def _section(values: Any, name: str) -> JSON:
-    """A copy of a table of `values`; empty where there is none, or no table."""
+    """A copy of the table `name` of `values`; empty if it is missing, or no table."""
     section = values.get(name) if isinstance(values, Mapping) else None
     return dict(section) if isinstance(section, Mapping) else {}

@@ -156,7 +156,7 @@ FINGERPRINT_BYTES = 2**13
 def fingerprint(directory: Path) -> str:
     """Tells weights apart by the names, shapes and ends of all tensors.
 
-    Of every tensor, because an adapter that was merged has changed some tensors and left the others alone.
+    Every tensor counts, because merging an adapter changes some tensors and leaves the others alone.
     """
     digest = hashlib.sha256()
     for path in sorted(directory.glob("*.safetensors")):

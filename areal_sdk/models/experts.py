@@ -105,7 +105,7 @@ class Mixture:
     inner: int
     """Width of an expert."""
     shared_inner: int = 0
-    """Width of the part beside the experts that every token passes; 0: there is none."""
+    """Width of the part beside the experts that every token passes; 0: no such part."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Mixture | None":

@@ -120,7 +120,7 @@ def check_speaks(directory: Path) -> None:
 
 
 def stored_dtype(directory: Path) -> str:
-    """`float32`, `bfloat16` or `float16`: what config.json says, else what most tensors are in."""
+    """The dtype that config.json names, else that of most tensors: `float32`, `bfloat16` or `float16`."""
     config = read_config(directory)
     found = list(stored_dtypes(directory).values())
     held = max(found, key=found.count, default="float32")

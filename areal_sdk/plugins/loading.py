@@ -318,7 +318,7 @@ _ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1, "trainer": 1, "cluster": 1}
 def _bind(
     kind: str, item: Callable[..., Any], options: Mapping[str, object], *, table: str
 ) -> Callable[..., Any]:
-    """`item` with its options checked and set; `item` itself when there are none."""
+    """`item` with its options checked and set; `item` itself if it has no options."""
     if not callable(item):
         if options:
             raise ConfigError(f"[{table}] takes no options")

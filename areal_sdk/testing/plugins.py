@@ -221,7 +221,7 @@ def load_suspect(distribution: str, *, file: str | None = None) -> Plugins:
 
 
 def sources_of(distribution: str) -> list[PluginSource]:
-    """Entry points of a distribution. ConfigError for a distribution that is no installed plugin."""
+    """The entry points of a distribution. ConfigError if the distribution is no installed plugin."""
     wanted = re.sub(r"[-_.]+", "-", distribution).lower()
     known = installed_plugins()
     found = [s for s in known if re.sub(r"[-_.]+", "-", s.distribution).lower() == wanted]

@@ -18,7 +18,7 @@ from areal_sdk.cli.main import OnceCommand
 def sft(**given: Any) -> None:
     """Imitate DATA: JSONL files of {"messages": [...], "tools": [...]}, or run directories.
 
-    Only assistant messages are trained. Of a run its best episodes are, token by token as sampled.
+    Only assistant messages are trained. From a run, the best episodes are trained, token by token as sampled.
 
     \b
     areal-sdk sft rows.jsonl --model smollm2 --eval-data held_out.jsonl
@@ -38,8 +38,8 @@ def sft(**given: Any) -> None:
 def dpo(**given: Any) -> None:
     """Prefer the chosen answers of DATA: JSONL files of pairs, or run directories.
 
-    A line is {"messages": [...], "chosen": ..., "rejected": ...}. Of a run, the best and the worst
-    episode of each group are a pair.
+    A line is {"messages": [...], "chosen": ..., "rejected": ...}. From a run, the best and the worst episode of each
+    group are a pair.
 
     \b
     areal-sdk dpo pairs.jsonl --init-from runs/sft-20261121-121500
