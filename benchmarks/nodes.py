@@ -20,6 +20,8 @@ from typing import Any
 
 from tables import table, write_section
 
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.models import make_tiny_model
@@ -31,7 +33,6 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.nodes.pool import NodePool
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import EpisodeWriter, Ledger
 from areal_sdk.types import Episode, Task
@@ -102,11 +103,16 @@ async def measure(
         tokens += sum(len(t.tokens) for t in triaged.trajectories)
         writer.append(episode.record, version=0)
 
-    gate = StalenessGate(BATCH, IN_FLIGHT // BATCH, IN_FLIGHT)
-    buffer = TrajectoryBuffer(gate=gate, ledger=Ledger(), group_size=GROUP_SIZE)
+    rollout = RolloutSection(
+        batch=BATCH,
+        group_size=GROUP_SIZE,
+        max_staleness=IN_FLIGHT // BATCH,
+        max_inflight=IN_FLIGHT,
+    )
     data = {"question": "how far is it from here to there?", "turns": NUM_TURNS}
     tasks = [Task(f"task-{number}", data) for number in range(episodes // GROUP_SIZE)]
     source = TaskSource(tasks, seed=0, epochs=1)
+    buffer = TrajectoryBuffer(FlowRules(rollout), tasks=source, ledger=Ledger())
     profiler = cProfile.Profile(time.process_time)
     try:
         async with pool.training_runner(sampling=SamplingPolicy(), truncated="score") as runner:

@@ -68,7 +68,7 @@ def simulation_times() -> dict[str, float]:
         setup = with_rules(described.parts, batch=batch).setup
         setup = replace(
             setup, num_engines=700, trainer=replace(setup.trainer, ranks=300)
-        ).with_gate(max_inflight=3 * batch)
+        ).with_rollout(max_inflight=3 * batch)
         began = time.monotonic()
         simulate(setup, steps=200)
         found[str(batch)] = time.monotonic() - began

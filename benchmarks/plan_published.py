@@ -10,6 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
 from areal_sdk.models.experts import Mixture
 from areal_sdk.planner.hardware import (
@@ -20,12 +21,10 @@ from areal_sdk.planner.hardware import (
     trainer_speed,
 )
 from areal_sdk.planner.parts import SPREAD, Described
-from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.run import simulate, simulated_steps
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import TrainerSpeed
 from areal_sdk.planner.workload import LongTail, Workload
-from areal_sdk.rollout.staleness import StalenessGate
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 ANSWER = 200
@@ -139,11 +138,12 @@ def _of_serving(row: Mapping[str, Any], efficiency: Efficiencies) -> Figure:
         group_size=1,
         shares_prompt=False,
     )
-    gate = StalenessGate(batch=row["requests"], max_staleness=0, max_inflight=row["requests"])
-    rules = BookRules(gate, RolloutSection(group_size=1))
-    seconds = simulated_steps(Setup(rules, workload, engine, TrainerSpeed(0.0)), steps=1)[
-        0
-    ].waited_s
+    rollout = RolloutSection(
+        batch=row["requests"], group_size=1, max_staleness=0, max_inflight=row["requests"]
+    )
+    seconds = simulated_steps(
+        Setup(FlowRules(rollout), workload, engine, TrainerSpeed(0.0)), steps=1
+    )[0].waited_s
     tokens = row["requests"] * (row["prompt"] + workload.mean_sampled())
     return Figure(
         row["source"],
@@ -306,9 +306,13 @@ def _simulated(described: str, efficiency: Efficiencies, episodes: int) -> tuple
     )
     trainer = _trainer(row, played, efficiency, passes=efficiency.train_passes)
     setup = Setup(
-        rules=BookRules(
-            StalenessGate(batch=batch, max_staleness=eta, max_inflight=(eta + 1) * batch),
-            RolloutSection(group_size=row["group"]),
+        rules=FlowRules(
+            RolloutSection(
+                batch=batch,
+                group_size=row["group"],
+                max_staleness=eta,
+                max_inflight=(eta + 1) * batch,
+            )
         ),
         workload=played,
         engine=engine_speed(shape, gpu, tp=width, efficiency=efficiency),

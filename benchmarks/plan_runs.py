@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.planner.calibration.recorded import WARM_STEPS, RecordedRun
 from areal_sdk.planner.calibration.speeds_of_runs import calibrate
-from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.run import expected_step_s
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import LongTail, Workload
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import RunDir
 
 ROOT = Path(__file__).parents[1]
@@ -258,9 +257,14 @@ def setup_of(calibration: Mapping[str, Any], case: Case, *, competing: float) ->
     engine, trainer = dict(calibration["engine"]), dict(calibration["trainer"])
     engine["decode"] = DecodeCurve(tuple((n, s) for n, s in engine["decode"]["points"]))
     machine = Machine(**{**calibration["machine"], "others": others(calibration, competing)})
-    gate = StalenessGate(batch=case.batch, max_staleness=case.eta, max_inflight=case.inflight)
+    rollout = RolloutSection(
+        batch=case.batch,
+        group_size=GROUP_SIZE,
+        max_staleness=case.eta,
+        max_inflight=case.inflight,
+    )
     return Setup(
-        rules=BookRules(gate, RolloutSection(group_size=GROUP_SIZE)),
+        rules=FlowRules(rollout),
         workload=workload_of(calibration, case),
         engine=replace(EngineSpeed(**engine), max_slots=case.slots, recomputes=False),
         trainer=replace(TrainerSpeed(**trainer), ranks=case.ranks),

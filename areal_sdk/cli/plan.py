@@ -153,6 +153,7 @@ def plan(
             slots=slots,
             minibatches=minibatches,
         )
+        batch = batch or sources.BATCH
     calibration = described.calibration
     parts = with_rules(described.parts, batch=batch, group_size=group_size, drains=drain)
     wanted = Wanted(eta, engines, ranks, is_sync=sync)

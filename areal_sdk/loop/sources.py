@@ -4,6 +4,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from areal_sdk.flow import FlowRules
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
@@ -18,8 +19,7 @@ from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.source import EpisodeSource
-from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.rollout.tasks import TaskBook, TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger
 from areal_sdk.types import Episode, Task
 
@@ -36,13 +36,10 @@ async def play_tasks(
     tasks = TaskSource(
         train_tasks, seed=config.run.seed, shuffle=rollout.shuffle, epochs=rollout.epochs
     )
-    buffer = _make_buffer(services, state)
+    buffer = _make_buffer(services, state, tasks=tasks)
     finished: EpisodeObserver = progress.finished
     curriculum = train_tasks.curriculum if isinstance(train_tasks, TaskStream) else None
     if curriculum is not None:
-        buffer.source_metrics = curriculum.metrics
-        buffer.source_notices = curriculum.notices
-        buffer.on_trained = curriculum.end_step
         finished = _observed(curriculum, finished)
     update_s = services.engine.info.restart_s + await in_thread(
         lambda: update_timeout_s(services.model.directory), name="size of weights"
@@ -80,11 +77,12 @@ async def follow_callers(
     assert not isinstance(players, NodePool), "callers reach this process, or processes of gateways"
     at = players if isinstance(players, GatewayPool) else players.gateway
     announce(services.config, at, say=progress.say)
+    tasks = CallerTasks()
     yield CallerEpisodes(
         # However many of its episodes fail: callers need not give anything to train.
-        _make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
+        _make_buffer(services, state, tasks=tasks, max_lost_in_a_row=sys.maxsize),
         sessions=at if isinstance(at, GatewayPool) else at.external,
-        tasks=CallerTasks(),
+        tasks=tasks,
         truncated=services.config.rollout.truncated,
         rewards=services.rewards,
         on_episode=progress.finished,
@@ -93,21 +91,20 @@ async def follow_callers(
 
 
 def _make_buffer(
-    services: Services, state: RunState, *, max_lost_in_a_row: int | None = None
+    services: Services,
+    state: RunState,
+    *,
+    tasks: TaskBook,
+    max_lost_in_a_row: int | None = None,
 ) -> TrajectoryBuffer:
     """The buffer of a run that begins or goes on at `state`."""
     assert services.trainer is not None
-    config, rollout = services.config, services.config.rollout
+    config = services.config
     return TrajectoryBuffer(
-        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
+        FlowRules(config.rollout, in_order=config.run.deterministic),
+        tasks=tasks,
         ledger=Ledger.restore(state.ledger) if state.ledger else Ledger(),
-        group_size=rollout.group_size,
         version=state.version,
-        stale=rollout.stale,
-        wait_s=rollout.wait_s,
-        drop_incomplete=rollout.incomplete_groups == "drop",
-        dynamic_sampling=rollout.dynamic_sampling,
         idle_groups=services.trainer.info.idle_groups,
-        in_order=config.run.deterministic,
         max_lost_in_a_row=max_lost_in_a_row,
     )

@@ -1,11 +1,13 @@
 """The parts to plan with, and what is assumed of them: from runs, or from a table of hardware."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.flow import FlowRules
 from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.planner.calibration.speeds_of_runs import Calibration, calibrate, on_other_machines
 from areal_sdk.planner.hardware import (
@@ -19,12 +21,10 @@ from areal_sdk.planner.hardware import (
     trainer_speed,
     training_gpus,
 )
-from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import NODE
 from areal_sdk.planner.splits import Parts, Wanted, again, best_split
 from areal_sdk.planner.workload import LongTail, Workload
-from areal_sdk.rollout.staleness import StalenessGate
 
 BATCH, GROUP_SIZE, SLOTS = 512, 16, 256
 SPREAD = 0.8
@@ -115,10 +115,9 @@ def from_hardware(
         for width in _widths(shape, kind, tp=tp, context=workload.context, efficiency=efficiency)
     }
     ranks = training_gpus(shape, kind)
-    rules = BookRules(
-        StalenessGate(batch=BATCH, max_staleness=2, max_inflight=2 * BATCH),
-        RolloutSection(group_size=workload.group_size),
-    )
+    size = workload.group_size
+    batch = math.ceil(BATCH / size) * size
+    rollout = RolloutSection(batch=batch, group_size=size, max_staleness=2, max_inflight=2 * batch)
     trainer = trainer_speed(
         shape,
         kind,
@@ -128,7 +127,10 @@ def from_hardware(
         updates=minibatches,
     )
     setup = Setup(
-        rules=rules, workload=played, engine=next(iter(engines.values())), trainer=trainer
+        rules=FlowRules(rollout),
+        workload=played,
+        engine=next(iter(engines.values())),
+        trainer=trainer,
     )
     parts = Parts(setup, engines, least_ranks=ranks, gpu_mtbf_h=MTBF_H)
     pools = ", ".join(f"{speed.kv_tokens:,} ({width})" for width, speed in engines.items())

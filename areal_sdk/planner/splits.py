@@ -105,7 +105,7 @@ class Split:
             "spare": self.spare,
             "is_colocated": self.is_colocated,
             "batch": gate.batch,
-            "group_size": self.setup.rules.rollout.group_size,
+            "group_size": self.setup.rules.group_size,
             "max_staleness": gate.max_staleness,
             "max_inflight": gate.max_inflight,
             "available": self.available,
@@ -140,7 +140,7 @@ def best_split(
     steps = max(4, round(SEARCH_SHARE * num_steps(parts.setup)))
 
     def tried(setup: Setup, width: int, **gate: int) -> Split:
-        setup = setup.with_gate(**gate)
+        setup = setup.with_rollout(**gate)
         note(f"{gpus} GPUs: {_words(setup, width)}")
         return _try(parts, setup, width, gpus=gpus, steps=steps, seed=seed)
 
@@ -211,8 +211,8 @@ def _setup(
     inflight = (eta + 1) * gate.batch
     if not is_colocated:
         full = max(gate.batch, round(MOST_FULL * engines * changed.engine.max_slots))
-        inflight = _whole_groups(min(inflight, full), changed.rules.rollout.group_size)
-    return changed.with_gate(max_staleness=eta, max_inflight=inflight)
+        inflight = _whole_groups(min(inflight, full), changed.rules.group_size)
+    return changed.with_rollout(max_staleness=eta, max_inflight=inflight)
 
 
 def _candidates(parts: Parts, gpus: int, wanted: Wanted) -> Iterator[tuple[Setup, int]]:
@@ -288,10 +288,7 @@ def _inflights(split: Split) -> list[int]:
     """Episodes in flight to try: fewer than all that the gate would let start."""
     rules = split.setup.rules
     most = rules.gate.max_inflight
-    tried = {
-        _whole_groups(round(most * share), rules.rollout.group_size)
-        for share in (0.4, 0.6, 0.8, 1.0)
-    }
+    tried = {_whole_groups(round(most * share), rules.group_size) for share in (0.4, 0.6, 0.8, 1.0)}
     return sorted(tried)
 
 
@@ -311,14 +308,11 @@ def with_rules(
 ) -> Parts:
     """The same parts with other rules: episodes a step, episodes of a group, how weights are swapped."""
     setup = replace(parts.setup, drains=drains)
-    if group_size is not None:
-        rollout = setup.rules.rollout.model_copy(update={"group_size": group_size})
-        setup = setup.with_rules(rollout=rollout)
-    size = setup.rules.rollout.group_size
+    size = setup.rules.group_size if group_size is None else group_size
     batch = setup.rules.gate.batch if batch is None else batch
     if batch % size:
         raise ConfigError(f"batch = {batch} is not a multiple of the group size, {size}")
-    return replace(parts, setup=setup.with_gate(batch=batch))
+    return replace(parts, setup=setup.with_rollout(batch=batch, group_size=size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,19 +328,15 @@ def larger_batch(parts: Parts, split: Split) -> LargerBatch:
     """The batch is doubled while that gains much. What it does to learning is not simulated."""
     found = LargerBatch(split.setup.rules.gate.batch, 0.0)
     for factor in (2, 4, 8, 16):
-        rules = split.setup.rules
-        gate = replace(
-            rules.gate,
-            batch=factor * rules.gate.batch,
-            max_inflight=factor * rules.gate.max_inflight,
-        )
-        setup = split.setup.with_rules(gate=gate)
+        gate = split.setup.rules.gate
+        batch = factor * gate.batch
+        setup = split.setup.with_rollout(batch=batch, max_inflight=factor * gate.max_inflight)
         steps = max(4, round(SEARCH_SHARE * num_steps(setup)))
         tried = _try(parts, setup, split.gpus_per_engine, gpus=split.gpus, steps=steps, seed=0)
         gain = tried.tokens_per_s / split.tokens_per_s - 1.0
         if 1.0 + gain < (1.0 + MUCH) * (1.0 + found.gain):
             break
-        found = LargerBatch(gate.batch, gain)
+        found = LargerBatch(batch, gain)
     return found
 
 

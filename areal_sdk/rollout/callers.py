@@ -23,7 +23,7 @@ from areal_sdk.rollout.gateways.sessions import GatewaySession
 from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
 from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
-from areal_sdk.rollout.tasks import IssuedTask, TaskKey
+from areal_sdk.rollout.tasks import IssuedTask, TaskBook, TaskKey
 from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
@@ -37,7 +37,7 @@ CallerSession = ExternalSession | GatewaySession
 """A session in this process, or in a gateway process."""
 
 
-class CallerTasks:
+class CallerTasks(TaskBook):
     """The task source of a live run. Callers bring their own tasks, so its state is a counter."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class CallerEpisodes(EpisodeSource):
 
         So does a session whose group has another size than the run's, or has lost siblings.
         """
-        is_compared = live.group_size == self.buffer.group_size
+        is_compared = live.group_size == self.buffer.rules.group_size
         if not live.group or not is_compared or live.group in self._broken:
             return self._admit(live, size=1)
         if live.sibling == 0:

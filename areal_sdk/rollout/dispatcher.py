@@ -139,7 +139,7 @@ class Dispatcher(EpisodeSource):
             self.cut_off(group, sibling, rejection, ran_s=clock() - began)
             raise
         triaged = self.end(group, sibling, episode)
-        if isinstance(triaged, Rejection) and self.buffer.drop_incomplete:
+        if isinstance(triaged, Rejection) and self.buffer.rules.drops_incomplete:
             self._give_up(group)
 
     def _give_up(self, group: PendingGroup) -> None:

@@ -5,14 +5,13 @@ Episode -> triage -> ScoredEpisode -> PendingGroup -> FinishedGroup -> RolloutBa
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 from areal_sdk.errors import RolloutError
-from areal_sdk.rollout.staleness import oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
-from areal_sdk.rollout.trajectory import to_trajectories
+from areal_sdk.rollout.trajectory import mask_older, oldest_version, to_trajectories
 from areal_sdk.telemetry.episode_log import PreparedRecord
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trainer import IdleGroups
@@ -48,6 +47,15 @@ class ScoredEpisode:
     """Metrics of the episode's outcome."""
     called_tools: bool | None = None
     """Whether the model called a tool; None if it was offered none."""
+
+    def masked(self, *, before: int) -> Self | None:
+        """The episode with the tokens sampled before that version as context; None if no other is
+        trained."""
+        masked = tuple(mask_older(t, than=before) for t in self.trajectories)
+        oldest = oldest_version(masked)
+        if oldest is None:
+            return None
+        return replace(self, trajectories=masked, oldest_version=oldest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,16 @@ class PendingGroup:
     def num_running(self) -> int:
         return self.size - self.num_ended
 
+    def running(self) -> Iterable[tuple[int, int | None]]:
+        """The siblings that run and were not stopped: number, and version of the first token."""
+        return [(n, age()) for n, age in self.ages.items() if n not in self.stopped]
+
+    def finished(self) -> "FinishedGroup":
+        """The group as it waits for a step."""
+        # In a fixed order: the last digit of the mean reward depends on it.
+        members = sorted(self.members, key=lambda member: member.sibling)
+        return FinishedGroup(self.id, self.issued, tuple(members))
+
     def stop(self, sibling: int, reason: DropReason) -> None:
         """Cancel a sibling that would be dropped anyway."""
         self.stopped[sibling] = reason
@@ -181,6 +199,14 @@ class FinishedGroup:
         object.__setattr__(self, "oldest_version", oldest)
 
     @property
+    def order(self) -> tuple[int, int]:
+        return self.issued.order
+
+    def with_members(self, members: Sequence[ScoredEpisode]) -> Self:
+        """The group when its other members are dropped."""
+        return replace(self, members=tuple(members))
+
+    @property
     def trajectories(self) -> tuple[Trajectory, ...]:
         return tuple(t for member in self.members for t in member.trajectories)
 
@@ -200,16 +226,6 @@ class FinishedGroup:
     def to_trajectory_group(self) -> TrajectoryGroup:
         issued = self.issued
         return TrajectoryGroup(self.id, issued.task.id, self.trajectories, issued.source)
-
-
-def by_age(groups: Sequence[FinishedGroup]) -> list[FinishedGroup]:
-    """Sorted by oldest token; groups with equal age in the order of issue."""
-    return sorted(groups, key=lambda g: (_age(g), g.issued.order))
-
-
-def _age(group: FinishedGroup) -> int:
-    oldest = group.oldest_version
-    return oldest if oldest is not None else -1
 
 
 def iter_members(groups: Sequence[FinishedGroup]) -> Iterator[ScoredEpisode]:

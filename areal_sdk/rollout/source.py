@@ -9,7 +9,7 @@ episode begins and wait for its end: ledger, buffer, triage and observers are us
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import (
@@ -21,27 +21,11 @@ from areal_sdk.rollout.groups import (
     Truncated,
     triage,
 )
-from areal_sdk.rollout.tasks import TaskKey
+from areal_sdk.rollout.tasks import TaskBook
 from areal_sdk.types import Episode
 
 STOP_TIMEOUT_S = 10.0
 """Seconds that cancelled episodes may take to end."""
-
-
-class TaskBook(Protocol):
-    """The part of a task source that knows which tasks are consumed."""
-
-    def consume(self, key: TaskKey) -> None:
-        """Note that the task was trained or given up: a resumed run does not repeat it."""
-        ...
-
-    def state(self) -> Mapping[str, object]:
-        """JSON for a checkpoint."""
-        ...
-
-    def restore(self, state: Mapping[str, object]) -> None:
-        """Continue from a `state`. To be called before the first task is issued."""
-        ...
 
 
 class EpisodeSource(ABC):
@@ -60,11 +44,10 @@ class EpisodeSource(ABC):
         truncated: Truncated = "score",
         on_episode: EpisodeObserver = lambda episode, triaged: None,
     ) -> None:
+        assert buffer.tasks is tasks, "the buffer tells another source which tasks are consumed"
         self.buffer = buffer
-        self._book = tasks
         self._truncated: Truncated = truncated
         self._on_episode = on_episode
-        buffer.on_consumed = tasks.consume
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -83,11 +66,11 @@ class EpisodeSource(ABC):
 
     def state(self) -> Mapping[str, object]:
         """The consumed tasks as JSON, for `restore` of a new source over the same tasks."""
-        return self._book.state()
+        return self.buffer.tasks.state()
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Continue after the tasks that `state` says are consumed. To be called before `async with`."""
-        self._book.restore(state)
+        self.buffer.tasks.restore(state)
 
     # --- for subclasses ------------------------------------------------------------------------
 

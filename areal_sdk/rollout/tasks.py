@@ -8,6 +8,7 @@ import itertools
 import logging
 import random
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -51,6 +52,33 @@ class IssuedTask:
     def order(self) -> tuple[int, int]:
         """Sort key: the order of issue, which a resumed run keeps."""
         return (self.epoch, self.position)
+
+
+class TaskBook(ABC):
+    """The part of a task source that knows which tasks are consumed."""
+
+    @abstractmethod
+    def consume(self, key: TaskKey) -> None:
+        """Note that the task was trained or given up: a resumed run does not repeat it."""
+
+    @abstractmethod
+    def state(self) -> Mapping[str, object]:
+        """JSON for a checkpoint."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Continue from a `state`. To be called before the first task is issued."""
+
+    def end_step(self) -> None:  # noqa: B027 - most sources need not know
+        """Note that all groups of a batch were trained, and their tasks consumed."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics of the source, beside those of a batch."""
+        return {}
+
+    def notices(self) -> tuple[str, ...]:
+        """New warnings about the source, each with its cure."""
+        return ()
 
 
 class TaskStream:
@@ -162,7 +190,7 @@ class _Consumed:
         return {"order": self.order, "below": self.below, "beyond": sorted(self.beyond)}
 
 
-class TaskSource:
+class TaskSource(TaskBook):
     """Issues every task once an epoch. A resumed run is issued the tasks that were not consumed.
 
     A task in flight is not consumed: `consume` is called when its group was trained or given up, and
@@ -179,9 +207,11 @@ class TaskSource:
         epochs: int | None = None,
     ) -> None:
         self._stream: TaskStream | None = None
+        self._curriculum: Curriculum | None = None
         self._tasks: tuple[Task, ...] = ()
         if isinstance(tasks, TaskStream):
             self._stream = tasks
+            self._curriculum = tasks.curriculum
             tasks.limit(epochs)
         else:
             self._tasks = tuple(tasks)
@@ -213,8 +243,8 @@ class TaskSource:
     def consume(self, key: TaskKey) -> None:
         """Note that the task will not be attempted again in its epoch."""
         epoch, _ = key
-        if self._stream is not None and self._stream.curriculum is not None:
-            self._stream.curriculum.consume(key)
+        if self._curriculum is not None:
+            self._curriculum.consume(key)
         position = self._issued.pop(key, None)
         if position is None:
             position = self._find(key)
@@ -229,6 +259,16 @@ class TaskSource:
             self._sizes.pop(self._first_epoch, None)
             self._first_epoch += 1
 
+    def end_step(self) -> None:
+        if self._curriculum is not None:
+            self._curriculum.end_step()
+
+    def metrics(self) -> Mapping[str, float]:
+        return self._curriculum.metrics() if self._curriculum is not None else {}
+
+    def notices(self) -> tuple[str, ...]:
+        return self._curriculum.notices() if self._curriculum is not None else ()
+
     def state(self) -> dict[str, object]:
         """The consumed tasks as JSON, for `restore` of a new source over the same tasks."""
         consumed = {
@@ -239,8 +279,8 @@ class TaskSource:
         state: dict[str, object] = {"first_epoch": self._first_epoch, "consumed": consumed}
         if self._stream is not None:
             state["block"] = self._stream.size
-            if self._stream.curriculum is not None:
-                state["curriculum"] = self._stream.curriculum.state()
+            if self._curriculum is not None:
+                state["curriculum"] = self._curriculum.state()
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
@@ -250,8 +290,8 @@ class TaskSource:
             raise ConfigError(f"the checkpoint's consumed tasks are not readable: {state!r:.200}")
         if self._stream is not None:
             led_by = state.get("curriculum")
-            if self._stream.curriculum is not None and isinstance(led_by, Mapping):
-                self._stream.curriculum.restore(led_by)
+            if self._curriculum is not None and isinstance(led_by, Mapping):
+                self._curriculum.restore(led_by)
             self._skip(self._stream, first, block=state.get("block"))
         elif "block" in state:
             raise ConfigError(

@@ -12,8 +12,10 @@ to choose from, retries), the answers and their continuations are alternatives o
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from areal_sdk.trajectory import Branch, Trajectory, trajectory_on
 from areal_sdk.types import Episode, Exclusion, Turn
@@ -241,3 +243,24 @@ def _prompts(turns: Sequence[Turn]) -> list[int]:
         if first[-1] == index:
             alike.append(index)
     return first
+
+
+def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
+    """The version of the oldest trained token; None when no token is trained."""
+    versions = (trajectory.oldest_version for trajectory in trajectories)
+    return min((v for v in versions if v is not None), default=None)
+
+
+def mask_older(trajectory: Trajectory, *, than: int) -> Trajectory:
+    """The trajectory with every trained token sampled before version `than` turned into context."""
+    keep = trajectory.loss_mask & (trajectory.versions >= than)
+    if np.array_equal(keep, trajectory.loss_mask):
+        return trajectory
+    return replace(
+        trajectory,
+        loss_mask=keep,
+        logprobs=np.where(keep, trajectory.logprobs, 0.0),
+        versions=np.where(keep, trajectory.versions, -1),
+        temperatures=np.where(keep, trajectory.temperatures, 1.0),
+        turn_of_token=np.where(keep, trajectory.turn_of_token, -1),
+    )

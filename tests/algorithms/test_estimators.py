@@ -40,7 +40,7 @@ from areal_sdk.algorithms.objectives import (
 from areal_sdk.algorithms.presets import dapo
 from areal_sdk.algorithms.shaping import Overlong, RewardShaping
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.staleness import mask_older
+from areal_sdk.rollout.trajectory import mask_older
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import TrajectoryGroup
 

@@ -8,8 +8,7 @@ import pytest
 
 from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.algorithms.shaping import Overlong, RewardShaping
-from areal_sdk.rollout.staleness import mask_older
-from areal_sdk.rollout.trajectory import alternatives, to_trajectories
+from areal_sdk.rollout.trajectory import alternatives, mask_older, to_trajectories
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Episode, Outcome, Task, Turn
 

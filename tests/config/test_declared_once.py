@@ -21,7 +21,7 @@ NEUTRAL = (None, False, True, 0, 1, "", (), "auto", "127.0.0.1")
 COPIED = 3
 """A class with so many fields named as the settings of one section holds a copy of the section."""
 
-ARITHMETIC = "rollout/staleness.py:StalenessGate"
+ARITHMETIC = "flow/rules.py:StalenessGate"
 """A class that is tested with numbers, and computes with nothing but its numbers."""
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.config import parse_config
+from areal_sdk.config import RolloutSection, parse_config
+from areal_sdk.flow import FlowRules
 from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s, update_timeout_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.callers import CallerTasks
 from areal_sdk.telemetry import Ledger
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate
@@ -210,8 +211,8 @@ def test_weights_that_cannot_be_delivered_end_the_run_with_that_error(tmp_path: 
 
 
 async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
-    gate = StalenessGate(batch=4, max_staleness=1, max_inflight=8)
-    buffer = TrajectoryBuffer(gate=gate, ledger=Ledger(), group_size=2)
+    rules = FlowRules(RolloutSection(batch=4, group_size=2, max_staleness=1, max_inflight=8))
+    buffer = TrajectoryBuffer(rules, tasks=CallerTasks(), ledger=Ledger())
     meanwhile: list[int] = []
 
     class Slow(ScriptedEngine):

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.loop.progress import Progress, eval_event
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.callers import CallerTasks
 from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.metrics import last_event, told
 from areal_sdk.telemetry.terminal import TerminalView
@@ -58,7 +60,8 @@ async def shown(
 
 
 def buffer() -> TrajectoryBuffer:
-    return TrajectoryBuffer(gate=StalenessGate(16, 2, 16), ledger=Ledger(), group_size=4)
+    rules = FlowRules(RolloutSection(batch=16, group_size=4, max_staleness=2, max_inflight=16))
+    return TrajectoryBuffer(rules, tasks=CallerTasks(), ledger=Ledger())
 
 
 async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ from typing import Any, Literal
 import pytest
 
 from areal_sdk.config import RolloutSection
-from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.flow import FlowRules
 from areal_sdk.planner.simulation.run import simulated_steps
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, TrainerSpeed
 from areal_sdk.planner.workload import EpisodeShape, TurnShape, Workload
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource
 from areal_sdk.telemetry.ledger import Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome
@@ -84,15 +83,11 @@ class Runner:
         )
 
 
-async def real_steps(
-    workload: Scripted, gate: StalenessGate, *, group_size: int, **buffer: Any
-) -> tuple[list[list[int]], list[float]]:
+async def real_steps(workload: Scripted, rules: FlowRules) -> tuple[list[list[int]], list[float]]:
     """The groups that each step trained, by their order, and the time when it ended."""
     source = TaskSource(tasks(2000), shuffle=False)
     positions = {task.id: index for index, task in enumerate(tasks(2000))}
-    held = TrajectoryBuffer(
-        gate=gate, ledger=Ledger(), group_size=group_size, max_lost_in_a_row=10**6, **buffer
-    )
+    held = TrajectoryBuffer(rules, tasks=source, ledger=Ledger(), max_lost_in_a_row=10**6)
     serving = asyncio.Event()
     serving.set()
     runner = Runner(workload, positions, held, serving)
@@ -127,15 +122,21 @@ async def real_steps(
 def test_the_same_groups_are_trained_at_the_same_times(
     stale: Any, eta: int, batch: int, inflight: int, failing: float, drops: bool
 ) -> None:
-    gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=inflight)
     script = Scripted(((EpisodeShape(()),),), seed=eta, failing=failing)
     incomplete: Literal["train", "drop"] = "drop" if drops else "train"
-    rollout = RolloutSection(group_size=4, stale=stale, wait_s=2.0, incomplete_groups=incomplete)
-    rules = BookRules(gate, rollout)
+    rules = FlowRules(
+        RolloutSection(
+            batch=batch,
+            group_size=4,
+            max_staleness=eta,
+            max_inflight=inflight,
+            stale=stale,
+            wait_s=2.0,
+            incomplete_groups=incomplete,
+        )
+    )
     setup = Setup(rules, script, AT_ONCE, TrainerSpeed(token_s=0.0, fixed_s=TRAIN_S))
     steps = simulated_steps(setup, steps=STEPS)
-    trained, ended = simulate(
-        real_steps(script, gate, group_size=4, stale=stale, wait_s=2.0, drop_incomplete=drops)
-    )
+    trained, ended = simulate(real_steps(script, rules))
     assert [sorted(step.groups) for step in steps] == trained
     assert [step.ended_at for step in steps] == pytest.approx(ended, abs=1e-4)

@@ -63,7 +63,7 @@ def test_throughput_bends_where_published_runs_bend(model: str, output: int) -> 
     def of_a_gpu(gpus: int) -> float:
         trainer = replace(parts.setup.trainer, ranks=gpus // 4)
         setup = replace(parts.setup, num_engines=gpus * 3 // 4, trainer=trainer)
-        setup = setup.with_gate(max_staleness=2, max_inflight=3 * 8192)
+        setup = setup.with_rollout(max_staleness=2, max_inflight=3 * 8192)
         return simulate(setup, steps=4, warm=2).tokens_per_s / gpus
 
     assert 0.4 < of_a_gpu(256) / of_a_gpu(32) < 0.85

@@ -8,13 +8,12 @@ import pytest
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.flow import FlowRules
 from areal_sdk.planner.simulation.losses import LossRates
 from areal_sdk.planner.simulation.run import simulate
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import EpisodeShape, LongTail, TurnShape, Workload
-from areal_sdk.rollout.staleness import StalenessGate
 
 ALONE = DecodeCurve(((1, 0.01),))
 """A decoding step takes as long whatever the number of requests."""
@@ -39,9 +38,15 @@ def make(
     losses: LossRates | None = None,
     wait_s: float = 30.0,
 ) -> Setup:
-    gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=inflight)
+    rollout = RolloutSection(
+        batch=batch,
+        group_size=group_size,
+        max_staleness=eta,
+        max_inflight=inflight,
+        wait_s=wait_s,
+    )
     return Setup(
-        BookRules(gate, RolloutSection(group_size=group_size, wait_s=wait_s)),
+        FlowRules(rollout),
         workload or one_turn(),
         engine or EngineSpeed(ALONE),
         trainer or TrainerSpeed(token_s=0.0, fixed_s=0.5),

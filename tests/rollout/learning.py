@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
@@ -14,7 +16,6 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
 from areal_sdk.rollout.rewards import RewardPool
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger
 from areal_sdk.types import Episode
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
@@ -79,19 +80,23 @@ async def learn(
     )
     before(gateway)
     ledger = Ledger()
-    buffer = TrajectoryBuffer(
-        gate=StalenessGate(batch, max_staleness, 64),
-        ledger=ledger,
+    rollout = RolloutSection(
+        batch=batch,
         group_size=group_size,
+        max_staleness=max_staleness,
+        max_inflight=64,
         stale="drop",
-        max_lost_in_a_row=sys.maxsize,
+    )
+    tasks = CallerTasks()
+    buffer = TrajectoryBuffer(
+        FlowRules(rollout), tasks=tasks, ledger=ledger, max_lost_in_a_row=sys.maxsize
     )
     told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
     kept: list[tuple[Episode, str]] = []
     source = CallerEpisodes(
         buffer,
         sessions=gateway.external,
-        tasks=CallerTasks(),
+        tasks=tasks,
         rewards=rewards,
         on_episode=on_episode or (lambda *fate: told.append(fate)),
         on_untrained=lambda *episode: kept.append(episode),

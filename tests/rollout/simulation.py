@@ -6,12 +6,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import RolloutBatch
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import Ledger
+from areal_sdk.trainer import IdleGroups
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 T = TypeVar("T")
@@ -135,21 +137,34 @@ class Run:
         num_tasks: int = 7,
         epochs: int | None = None,
         version: int = 0,
+        in_order: bool = False,
         source: TaskSource | None = None,
         ledger: Ledger | None = None,
         runner: dict[str, Any] | None = None,
         dispatcher: dict[str, Any] | None = None,
-        **buffer: Any,
+        idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS,
+        max_lost_in_a_row: int | None = None,
+        **rollout: Any,
     ) -> None:
+        """`rollout`: settings of `[rollout]` beside the named ones."""
         self.ledger = ledger or Ledger()
         self.source = source or TaskSource(tasks(num_tasks), epochs=epochs)
-        self.gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight)
-        self.buffer = TrajectoryBuffer(
-            gate=self.gate,
-            ledger=self.ledger,
+        section = RolloutSection(
+            batch=batch,
             group_size=group_size,
+            max_staleness=eta,
+            max_inflight=max_inflight,
+            **rollout,
+        )
+        rules = FlowRules(section, in_order=in_order)
+        self.gate = rules.gate
+        self.buffer = TrajectoryBuffer(
+            rules,
+            tasks=self.source,
+            ledger=self.ledger,
             version=version,
-            **buffer,
+            idle_groups=idle_groups,
+            max_lost_in_a_row=max_lost_in_a_row,
         )
         self.runner = SimulatedRunner(lambda: self.buffer.version, **(runner or {}))
         self.dispatcher = Dispatcher(

@@ -193,7 +193,6 @@ def issued_in_a_run(*, clock: int) -> list[str]:
         runner={"clock_seed": clock, "failure_rate": 0.2},
         dispatcher={"on_episode": seen},
     )
-    run.buffer.on_trained = led_by.end_step
     simulate(run.steps(30))
     return sorted(ids)
 

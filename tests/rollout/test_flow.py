@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.flow import Drop, GroupFlow, Stop
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.metrics import RecentEpisodes
 from areal_sdk.rollout.tasks import EpisodeRequest, IssuedTask
@@ -83,7 +83,7 @@ def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
             "straggler_rate": straggler_rate,
             "num_rewards": num_rewards,
         },
-        drop_incomplete=drop_incomplete,
+        incomplete_groups="drop" if drop_incomplete else "train",
         dispatcher={"truncated": truncated},
     )
     simulate(run.steps(8, train_s=train_s))
@@ -126,7 +126,7 @@ def test_the_books_balance_whenever_the_run_is_stopped(
         dynamic_sampling=dynamic_sampling,
         max_lost_in_a_row=10_000,
         runner={"seed": seed, "failure_rate": failure_rate, "straggler_rate": straggler_rate},
-        drop_incomplete=drop_incomplete,
+        incomplete_groups="drop" if drop_incomplete else "train",
     )
 
     async def scenario() -> None:
@@ -145,18 +145,19 @@ def test_the_books_balance_whenever_the_run_is_stopped(
 def test_the_gate_alone_lets_stragglers_through_and_the_check_at_the_cut_does_not() -> None:
     """The test shows why there are two mechanisms."""
 
-    class GateOnly(TrajectoryBuffer):
-        def _shed_stale(self, version: int) -> None:
-            pass
+    class GateOnly(GroupFlow[Any, Any, Any]):
+        def shed(self) -> list[Drop[Any, Any]]:
+            return []
 
-        def _stop_stale(self, version: int) -> None:
-            pass
+        def set_version(self, version: int) -> list[Stop[Any]]:
+            super().set_version(version)
+            return []
 
     def worst(checked: bool) -> float:
         slow = {"straggler_rate": 0.05, "straggler_s": 40.0, "seed": 3}
         run = Run(eta=2, stale="drop", runner=slow, max_inflight=64)
         if not checked:
-            run.buffer.__class__ = GateOnly
+            run.buffer.flow.__class__ = GateOnly
         simulate(run.steps(60))
         assert (DropReason.STALE in run.ledger.dropped) == checked
         return max(batch.metrics["staleness_max"] for batch in run.batches)
@@ -331,7 +332,7 @@ def test_one_failed_sibling_cancels_the_others_when_incomplete_groups_are_droppe
         group_size=4,
         batch=4,
         runner={"failure_rate": 0.3, "straggler_rate": 0.3},
-        drop_incomplete=True,
+        incomplete_groups="drop",
     )
     simulate(run.steps(6))
     assert all(batch.num_episodes == 4 for batch in run.batches)

@@ -42,7 +42,7 @@ def test_a_sibling_that_was_stopped_for_another_does_not_hide_the_others_error()
     run = Run(
         group_size=4,
         runner={"failure_rate": 0.9},
-        drop_incomplete=True,
+        incomplete_groups="drop",
     )
     with pytest.raises(RolloutError, match=r"in a row .* simulated"):
         simulate(run.steps(20))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
@@ -15,7 +17,6 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.testing import ScriptedEngine
@@ -82,7 +83,7 @@ async def judging(
     *,
     rewards: tuple[str, ...] = (RELEASED,),
     workers: int = 2,
-    **buffer: Any,
+    **rollout: Any,
 ) -> AsyncIterator[Judging]:
     """The first task, `held`, is judged when it is released; the others at once."""
     desk = tmp_path / "desk"
@@ -92,12 +93,8 @@ async def judging(
     gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     source = TaskSource(given, shuffle=False)
     ledger = Ledger()
-    books = TrajectoryBuffer(
-        gate=StalenessGate(batch=1, max_staleness=1, max_inflight=4),
-        ledger=ledger,
-        group_size=1,
-        **buffer,
-    )
+    section = RolloutSection(batch=1, group_size=1, max_staleness=1, max_inflight=4, **rollout)
+    books = TrajectoryBuffer(FlowRules(section), tasks=source, ledger=ledger)
     specs = [RewardSpec(f"judge-{n}", reward) for n, reward in enumerate(rewards)]
     async with AsyncExitStack() as stack:
         await gateway.start()

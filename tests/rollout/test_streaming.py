@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
+from areal_sdk.config import RolloutSection
 from areal_sdk.engine import GenerateRequest
+from areal_sdk.flow import FlowRules
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
@@ -17,7 +19,6 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.evaluation import evaluate_tasks
 from areal_sdk.rollout.groups import RolloutBatch
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import Ledger
 from areal_sdk.testing import ScriptedEngine, scripted_logprob
@@ -49,13 +50,13 @@ class Rollouts:
         self.engine = engine
         self.gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
         self.ledger = Ledger()
-        self.buffer = TrajectoryBuffer(
-            gate=StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight),
-            ledger=self.ledger,
-            group_size=4,
+        rollout = RolloutSection(
+            batch=batch, group_size=4, max_staleness=eta, max_inflight=max_inflight
         )
+        source = TaskSource(tasks(16))
+        self.buffer = TrajectoryBuffer(FlowRules(rollout), tasks=source, ledger=self.ledger)
         self.runner = EpisodeRunner(TwoTurns(), gateway=self.gateway)
-        self.dispatcher = Dispatcher(self.buffer, runner=self.runner, tasks=TaskSource(tasks(16)))
+        self.dispatcher = Dispatcher(self.buffer, runner=self.runner, tasks=source)
         self.version = 0
 
     async def __aenter__(self) -> "Rollouts":

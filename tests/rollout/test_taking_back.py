@@ -1,8 +1,9 @@
 """Samples whose weights were taken back are not trained."""
 
+from typing import Literal
+
 import pytest
 
-from areal_sdk.rollout.buffer import StalePolicy
 from areal_sdk.rollout.groups import iter_members
 from areal_sdk.telemetry.ledger import DropReason
 from tests.rollout.simulation import PATIENCE_S, Run, simulate
@@ -11,7 +12,7 @@ from tests.rollout.simulation import PATIENCE_S, Run, simulate
 @pytest.mark.parametrize("stale", ["wait", "drop", "mask"])
 @pytest.mark.parametrize("eta", [0, 2, 5])
 def test_nothing_that_taken_back_weights_have_sampled_is_trained(
-    stale: StalePolicy, eta: int
+    stale: Literal["wait", "drop", "mask"], eta: int
 ) -> None:
     run = Run(
         eta=eta, stale=stale, num_tasks=40, runner={"straggler_rate": 0.2, "failure_rate": 0.1}

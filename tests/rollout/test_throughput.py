@@ -4,9 +4,10 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from areal_sdk.config import RolloutSection
+from areal_sdk.flow import FlowRules
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, Outcome
@@ -47,13 +48,10 @@ class SlowTools:
 async def seconds_a_step(eta: int) -> tuple[float, float]:
     """Seconds a step takes, and the share of finished episodes dropped as stale."""
     ledger, clock = Ledger(), asyncio.get_running_loop().time
-    buffer = TrajectoryBuffer(
-        gate=StalenessGate(batch=32, max_staleness=eta, max_inflight=64),
-        ledger=ledger,
-        group_size=8,
-    )
-    runner = SlowTools(lambda: buffer.version)
+    rollout = RolloutSection(batch=32, group_size=8, max_staleness=eta, max_inflight=64)
     source = TaskSource(tasks(100))
+    buffer = TrajectoryBuffer(FlowRules(rollout), tasks=source, ledger=ledger)
+    runner = SlowTools(lambda: buffer.version)
     async with Dispatcher(buffer, runner=runner, tasks=source):
         began = clock()
         for version in range(NUM_STEPS):

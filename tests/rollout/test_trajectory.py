@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from areal_sdk.algorithms.advantages.returns import returns_of
 from areal_sdk.gateway.sessions.prefixes import agreements
 from areal_sdk.rollout.groups import FinishedGroup, Rejection, ScoredEpisode, triage
-from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
-from areal_sdk.rollout.trajectory import check_parents, to_trajectories
+from areal_sdk.rollout.trajectory import check_parents, mask_older, oldest_version, to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import TrajectoryGroup

@@ -9,13 +9,12 @@ import numpy as np
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.flow import FlowRules
 from areal_sdk.planner.calibration.engine_fit import fit_above_zero, fit_engine
 from areal_sdk.planner.calibration.recorded import WARM_STEPS, Floats, RecordedRun
-from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.run import expected_step_s
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import EngineSpeed, Machine, TrainerSpeed
-from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import RunDir
 
 
@@ -80,17 +79,12 @@ MOST_STEPS = 100
 """Steps that are simulated of a recorded run. A longer simulation is steady long before."""
 
 
-def rules_of(config: Mapping[str, Any]) -> BookRules:
+def rules_of(config: Mapping[str, Any]) -> FlowRules:
     """The gate and the cut that a run's settings describe."""
     section = config.get("rollout", {})
     if "batch" not in section:
         raise ConfigError("the settings of this run have no [rollout]: it plays no episodes")
-    gate = StalenessGate(
-        batch=section["batch"],
-        max_staleness=section["max_staleness"],
-        max_inflight=section["max_inflight"],
-    )
-    return BookRules(gate, RolloutSection.model_validate(section))
+    return FlowRules(RolloutSection.model_validate(section))
 
 
 # --- the engines ---------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """An episode and its group while the simulation plays them."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from areal_sdk.planner.workload import EpisodeShape, TurnShape
+from areal_sdk.telemetry.ledger import DropReason
 
 if TYPE_CHECKING:
     from areal_sdk.planner.simulation.servers import SimulatedServer
@@ -73,6 +75,17 @@ class Player:
             self.group.note_version(version)
         self.last_version = version
 
+    @property
+    def oldest_version(self) -> int | None:
+        return self.first_version
+
+    def masked(self, *, before: int) -> Self | None:
+        """The episode without the tokens sampled before that version; None if no other is left."""
+        if self.last_version is None or self.last_version < before:
+            return None
+        self.first_version = before
+        return self
+
 
 @dataclass(slots=True, eq=False)
 class SimulatedGroup:
@@ -83,22 +96,36 @@ class SimulatedGroup:
     members: list[Player] = field(default_factory=list)
     """Members that ended with a reward."""
     num_ended: int = 0
-    is_given_up: bool = False
+    give_up: DropReason | None = None
+    """The reason why the group will not be trained, if that is already certain."""
     is_idle: bool = False
     """Whether the group teaches nothing."""
-    oldest: int | None = None
-    """Version of the oldest token sampled so far."""
+    oldest_version: int | None = None
+    """Version of the oldest token sampled so far. It is kept, because the rules ask for it often."""
 
     @property
-    def num_running(self) -> int:
-        return len(self.players) - self.num_ended
+    def size(self) -> int:
+        return len(self.players)
+
+    def running(self) -> Iterable[tuple[int, int | None]]:
+        """The siblings that are not over: number, and version of the first token."""
+        return [(n, p.first_version) for n, p in enumerate(self.players) if not p.is_over]
+
+    def finished(self) -> Self:
+        return self
+
+    def with_members(self, members: Sequence[Player]) -> Self:
+        """The group when its other members are dropped."""
+        self.members = list(members)
+        self.forget_lost()
+        return self
 
     def note_version(self, version: int) -> None:
-        if self.oldest is None:
-            self.oldest = version
+        if self.oldest_version is None:
+            self.oldest_version = version
 
     def forget_lost(self) -> None:
         """A sibling was dropped: its tokens age the group no more."""
         alive = (p for p in self.players if not p.is_over or p in self.members)
         versions = [p.first_version for p in alive if p.first_version is not None]
-        self.oldest = min(versions, default=None)
+        self.oldest_version = min(versions, default=None)

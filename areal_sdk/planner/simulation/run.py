@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.simulation.books import SimulatedBatch, SimulatedBooks, mark_idle
+from areal_sdk.planner.simulation.buffer import SimulatedBatch, SimulatedBuffer, mark_idle
 from areal_sdk.planner.simulation.cores import SharedCores
 from areal_sdk.planner.simulation.forecast import Forecast, StepRecord
 from areal_sdk.planner.simulation.losses import LossRates
@@ -24,6 +24,7 @@ from areal_sdk.planner.simulation.play import Player, SimulatedGroup
 from areal_sdk.planner.simulation.servers import ServerPool, SimulatedServer
 from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.simulation.under_way import BatchWait, Delivery, StepUnderWay
+from areal_sdk.telemetry.ledger import DropReason
 
 PATIENCE = 300
 """Events for each model call of a batch, after which a run without a step makes no progress."""
@@ -67,7 +68,7 @@ class _Simulation:
     _events: list[tuple[float, int, Callable[[Any], None], Any]] = field(default_factory=list)
     _numbers: Any = field(default_factory=count)
     _orders: Any = field(default_factory=count)
-    _books: SimulatedBooks = field(init=False)
+    _buffer: SimulatedBuffer = field(init=False)
     _servers: list[SimulatedServer] = field(init=False)
     _pool: ServerPool = field(init=False)
     _cores: SharedCores | None = field(init=False)
@@ -88,7 +89,7 @@ class _Simulation:
     def play(self) -> None:
         setup = self.setup
         self._generator = random.Random(self.seed)
-        self._books = SimulatedBooks(setup.rules)
+        self._buffer = SimulatedBuffer(setup.rules)
         self._servers = [SimulatedServer(i, setup.engine) for i in range(setup.num_engines)]
         self._pool = ServerPool(self._servers)
         self._cores = SharedCores.of(setup)
@@ -114,7 +115,7 @@ class _Simulation:
 
     def _settle(self) -> None:
         """Let everything go on that may do so after an event."""
-        if self._books.has_news:
+        if self._buffer.has_news:
             self._try_cut()
         self._admit()
         if self._cores is not None:
@@ -126,13 +127,13 @@ class _Simulation:
     # --- episodes ----------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        books, workload = self._books, self.setup.workload
-        while books.has_room():
+        flow, workload = self._buffer.flow, self.setup.workload
+        while flow.has_room():
             group = SimulatedGroup(next(self._orders))
-            shapes = workload.draw(self._generator, self.setup.rules.rollout.group_size)
+            shapes = workload.draw(self._generator, self.setup.rules.group_size)
             group.players = [Player(group, shape, began_at=self.now) for shape in shapes]
             mark_idle(group, workload.idle_share, self._generator)
-            books.admit(group)
+            flow.admit(group)
             for player in group.players:
                 self._go_on(player)
 
@@ -173,15 +174,15 @@ class _Simulation:
     def _end(self, player: Player) -> None:
         if player.is_over:
             return
-        for other in self._books.end(player, is_valid=player.shape.is_valid):
-            self._stop(other, "group_incomplete")
+        for other in self._buffer.end(player, is_valid=player.shape.is_valid):
+            self._stop(other, DropReason.GROUP_INCOMPLETE)
 
-    def _stop(self, player: Player, reason: str) -> None:
+    def _stop(self, player: Player, reason: DropReason) -> None:
         if (server := player.server) is not None:
             server.advance(self.now)
             server.cancel(player)
             self._touch(server)
-        self._books.stop(player, reason)
+        self._buffer.stop(player, reason)
 
     # --- servers -----------------------------------------------------------------------------
 
@@ -230,28 +231,25 @@ class _Simulation:
 
     def _begin_wait(self) -> None:
         self._wait = BatchWait(self.now)
-        self._books.begin_cut(self.version)
+        self._buffer.flow.begin_cut(self.version)
         self._try_cut()
 
     def _try_cut(self) -> None:
-        wait, books = self._wait, self._books
-        if wait is None or not books.is_enough():
-            if wait is not None:
-                wait.enough_at = None
+        wait = self._wait
+        if wait is None or not self._buffer.is_enough():
             return
         if self.setup.is_colocated and not self._delivery.is_done:
             return  # the delivery asks again
         if self.now < self._trainer_down_until:
             self._at(self._trainer_down_until, lambda _: self._try_cut())
             return
-        wait_s, holds = self.setup.rules.rollout.wait_s, books.should_hold(self.version)
-        if wait.enough_at is None:
-            wait.enough_at = self.now
-            if holds:
-                self._at(self.now + wait_s, self._end_hold, wait)
-        if holds and self.now < wait.enough_at + wait_s:
-            return
-        self._begin_step(books.cut(self.version))
+        cut_at = self._buffer.flow.cut_time(self.now)
+        assert cut_at is not None, "there are enough groups"
+        if cut_at <= self.now:
+            self._begin_step(self._buffer.cut(self.version))
+        elif not wait.is_held:
+            wait.is_held = True
+            self._at(cut_at, self._end_hold, wait)
 
     def _end_hold(self, wait: BatchWait) -> None:
         if wait is self._wait:
@@ -269,7 +267,7 @@ class _Simulation:
             num_sampled=sum(player.shape.num_sampled for player in batch.players),
             num_rows=num_tokens,
             ages=tuple(batch.ages()),
-            num_running=self._books.num_running,
+            num_running=self._buffer.flow.num_running,
             groups=tuple(group.order for group in batch.groups),
         )
         work_s = self.setup.trainer.step_s(num_tokens, len(batch.players))
@@ -324,8 +322,8 @@ class _Simulation:
     def _delivered(self, delivery: Delivery) -> None:
         self._tell(lambda server: server.take_weights(delivery.version))
         delivery.is_done = True
-        for player in self._books.set_version(delivery.version):
-            self._stop(player, "stale")
+        for player, reason in self._buffer.set_version(delivery.version):
+            self._stop(player, reason)
         if self._wait is not None:
             self._try_cut()
         if self._trained is not None:
@@ -357,7 +355,7 @@ class _Simulation:
     def _recover_server(self, server: SimulatedServer) -> None:
         losses = self.setup.losses or LossRates()
         server.advance(self.now)
-        server.recover(self._books.version)
+        server.recover(self._buffer.flow.version)
         self._pool.num_up += 1
         self._touch(server)
         time = self._generator.expovariate(1.0 / losses.engine_mtbf_s)
@@ -390,7 +388,7 @@ class _Simulation:
             warm=self.warm,
             lasted_s=self.now,
             servers=self._servers,
-            dropped=dict(self._books.dropped),
+            dropped=dict(self._buffer.dropped),
         )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.flow import FlowRules
 from areal_sdk.planner.simulation.losses import LossRates
 from areal_sdk.planner.speeds import EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import Workload
@@ -13,7 +13,7 @@ from areal_sdk.planner.workload import Workload
 class Setup:
     """Everything that a simulated run depends on, but its seed."""
 
-    rules: BookRules
+    rules: FlowRules
     workload: Workload
     engine: EngineSpeed
     trainer: TrainerSpeed
@@ -26,8 +26,6 @@ class Setup:
     drains: bool = False
     """Running requests end before new weights are served; meanwhile none begins."""
 
-    def with_rules(self, **changed: Any) -> "Setup":
-        return replace(self, rules=replace(self.rules, **changed))
-
-    def with_gate(self, **changed: Any) -> "Setup":
-        return self.with_rules(gate=replace(self.rules.gate, **changed))
+    def with_rollout(self, **changed: Any) -> "Setup":
+        """The same run with other settings in `[rollout]`."""
+        return replace(self, rules=FlowRules(self.rules.rollout.model_copy(update=changed)))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from areal_sdk.planner.simulation.books import SimulatedBatch
+from areal_sdk.planner.simulation.buffer import SimulatedBatch
 from areal_sdk.planner.simulation.forecast import StepRecord
 
 
@@ -34,4 +34,5 @@ class BatchWait:
     """The trainer waits for a batch."""
 
     began_at: float
-    enough_at: float | None = None
+    is_held: bool = False
+    """The step could begin, and waits for running groups."""

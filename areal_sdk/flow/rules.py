@@ -1,12 +1,9 @@
-"""The bound on how many episodes may start, and on the age of tokens that are trained."""
+"""The bound on how many episodes may start and on the age of trained tokens, and the rules beside it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-import numpy as np
-
+from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +55,47 @@ class StalenessGate:
         return token_version is not None and version - token_version > self.max_staleness
 
 
-def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
-    """The version of the oldest trained token; None when no token is trained."""
-    versions = (trajectory.oldest_version for trajectory in trajectories)
-    return min((v for v in versions if v is not None), default=None)
+@dataclass(frozen=True, slots=True)
+class FlowRules:
+    """The settings that decide which groups start, and which a step trains."""
 
+    rollout: RolloutSection
+    in_order: bool = False
+    """Deterministic: taking and dropping do not depend on which episode ended first."""
+    gate: StalenessGate = field(init=False)
 
-def mask_older(trajectory: Trajectory, *, than: int) -> Trajectory:
-    """The trajectory with every trained token sampled before version `than` turned into context."""
-    keep = trajectory.loss_mask & (trajectory.versions >= than)
-    if np.array_equal(keep, trajectory.loss_mask):
-        return trajectory
-    return replace(
-        trajectory,
-        loss_mask=keep,
-        logprobs=np.where(keep, trajectory.logprobs, 0.0),
-        versions=np.where(keep, trajectory.versions, -1),
-        temperatures=np.where(keep, trajectory.temperatures, 1.0),
-        turn_of_token=np.where(keep, trajectory.turn_of_token, -1),
-    )
+    def __post_init__(self) -> None:
+        rollout = self.rollout
+        if rollout.batch % rollout.group_size:
+            raise ConfigError(
+                f"batch = {rollout.batch} is not a multiple of group_size = {rollout.group_size}"
+            )
+        if rollout.max_inflight < rollout.group_size:
+            raise ConfigError(
+                f"max_inflight = {rollout.max_inflight} cannot hold one group of "
+                f"{rollout.group_size}: raise it to at least {rollout.group_size}"
+            )
+        if self.in_order and rollout.max_staleness:
+            raise ConfigError(
+                f"a deterministic order needs max_staleness = 0, not {rollout.max_staleness}"
+            )
+        gate = StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight)
+        object.__setattr__(self, "gate", gate)
+
+    @property
+    def group_size(self) -> int:
+        return self.rollout.group_size
+
+    @property
+    def groups_per_batch(self) -> int:
+        return self.rollout.batch // self.rollout.group_size
+
+    @property
+    def drops_incomplete(self) -> bool:
+        """Whether a group is dropped, and its other siblings are stopped, as soon as one sibling fails."""
+        return self.rollout.incomplete_groups == "drop"
+
+    @property
+    def min_members(self) -> int:
+        """A group with fewer valid members than this is dropped."""
+        return self.group_size if self.drops_incomplete else min(2, self.group_size)
