@@ -12,7 +12,7 @@ from areal_sdk.types import Exclusion, FinishReason, UpdateContents, WeightUpdat
 
 if TYPE_CHECKING:
     from areal_sdk.config import EngineSection, Section
-    from areal_sdk.launch import Launcher
+    from areal_sdk.launcher import Launcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from areal_sdk.agent import AgentLike
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.environment import Environment
-    from areal_sdk.launch import Launcher
+    from areal_sdk.launcher import Launcher
     from areal_sdk.reward import RewardFn
     from areal_sdk.trainer import Trainer
 

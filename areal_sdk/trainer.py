@@ -1,4 +1,7 @@
-"""The trainer contract. Subclass `Trainer` to bring another way to learn."""
+"""The trainer contract. Subclass `Trainer` to bring another way to learn.
+
+All names that a trainer needs beside torch are here, in `areal_sdk.algorithms` and in `areal_sdk.trajectory`.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -10,12 +13,24 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.options import validate_options
+from areal_sdk.process.user_code import load_user_object
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk.config import Config
-    from areal_sdk.launch import Launcher
+    from areal_sdk.config import RunSection, TrainerSection
+    from areal_sdk.launcher import Launcher
     from areal_sdk.trajectory import Credit, TrajectoryGroup  # numpy: `areal-sdk --help` needs none
+
+__all__ = [
+    "Demonstration",
+    "IdleGroups",
+    "Learning",
+    "PresetSpec",
+    "Trainer",
+    "TrainerInfo",
+    "TrainerSetup",
+]
 
 JSON = Any
 
@@ -25,19 +40,43 @@ class PresetSpec:
     """An algorithm and the options of its table. Each rank finds and checks both again."""
 
     reference: str = "areal_sdk.algorithms.presets:grpo"
-    """The preset, as `process.user_code` reads a reference: it may stand in a user's file."""
+    """The preset: `"module:function"`, or `"path/to/file.py::function"` in a user's file."""
     options: dict[str, JSON] = field(default_factory=dict)
     """The options as the user wrote them."""
+    name: str = ""
+    """The setting `algorithm.name`, for errors."""
+
+    def make(self) -> object:
+        """The preset's result: an `areal_sdk.algorithms.Algorithm`, unless a plugin's preset returns another kind.
+
+        ConfigError for options that the preset does not have.
+        """
+        preset = load_user_object(self.reference)
+        return preset(**validate_options(preset, self.options, table=f"algorithm.{self.name}"))
+
+
+class Learning(StrEnum):
+    """What the steps of a run learn from."""
+
+    EPISODES = "episodes"
+    """`step` is called with groups of trajectories. A supervised warm-up may call `learn` before."""
+    DATA = "data"
+    """`learn` and `score` are called with sequences of tokens: fine-tuning."""
+    REWARDS = "rewards"
+    """As `DATA`, and the model is a reward model: a sequence has a reward in place of a logprob, read at its last
+    token, in `learn` and in `score`. Which of its tokens are trained then does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSetup:
-    """The facts of a run that its trainer is made from."""
+    """The facts of a run that its trainer is made from. `areal_sdk.testing.trainer_setup` makes one."""
 
-    config: "Config"
-    """All settings. A trainer reads `trainer`, `algorithm` and `run`."""
     model_dir: Path
     """A transformers checkpoint: config.json, safetensors, tokenizer."""
+    trainer: "TrainerSection"
+    """The settings of `[trainer]`. `first_learning_rate` is a number also where `learning_rate` is `"auto"`."""
+    run: "RunSection"
+    """The settings of `[run]`, among them `seed`, `steps` and `deterministic`."""
     preset: PresetSpec
     """The algorithm that `algorithm.name` names."""
     publish_dtype: str
@@ -46,6 +85,8 @@ class TrainerSetup:
     """A directory of the run directory: every machine of the run has it at the same path."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    learning: Learning = Learning.EPISODES
+    """What the steps of the run learn from."""
     launcher: "Launcher | None" = None
     """Places the ranks; None: on this machine. It belongs to the run, which closes it."""
     engine_accepts: tuple[UpdateContents, ...] = ("all",)
@@ -228,8 +269,7 @@ class Trainer(ABC):
     ) -> Sequence[float]:
         """The sum of the logprobs of each row's trained tokens, under the current weights.
 
-        If `finetune.objective` is `reward_model`, a row has a reward in place of a logprob, read at its last token,
-        here and in `learn`. It then does not matter which of its tokens are trained.
+        If `TrainerSetup.learning` is `REWARDS`, the reward of each row.
         """
         raise ConfigError(
             f"{type(self).__name__} does not score data: it defines no score, which pairs need; use "

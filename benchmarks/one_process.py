@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal_sdk.builtin import ALGORITHMS
-from areal_sdk.config import AlgorithmSection, TrainerSection
+from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.trainer import PresetSpec
@@ -120,11 +120,8 @@ class Arm:
         settings = TrainerSection.model_validate({**values, "learning_rate": learning_rate})
         known = ALGORITHMS.get(self.preset)
         reference = f"areal_sdk.algorithms.presets:{known}" if known else self.preset
-        preset = PresetSpec(reference, self.options)
-        algorithm = AlgorithmSection(name=self.preset)
-        return RankTrainer(
-            TrainerSpec(directory, trainer=settings, algorithm=algorithm, preset=preset)
-        )
+        preset = PresetSpec(reference, self.options, self.preset)
+        return RankTrainer(TrainerSpec(directory, trainer=settings, preset=preset))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from areal_sdk.reward import RewardFn
 from areal_sdk.trainer import Trainer
 
 if TYPE_CHECKING:
-    from areal_sdk.launch import OpenLauncher
+    from areal_sdk.launcher import OpenLauncher
 
 ADDRESS_ENGINE = "sglang"
 """The engine of servers that are named by address alone (`engine.name = "http://..."`)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from areal_sdk.config import AlgorithmSection, RunSection, TrainerSection
+from areal_sdk.config import RunSection, TrainerSection
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.trainer import PresetSpec
 from areal_sdk.types import UpdateContents
@@ -25,7 +25,6 @@ class TrainerSpec:
     """A transformers checkpoint: config.json, safetensors, tokenizer."""
     run: RunSection = field(default_factory=RunSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
-    algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     preset: PresetSpec = field(default_factory=PresetSpec)
     """The preset that `algorithm.name` names."""
     fine_tunes: bool = False

@@ -24,7 +24,8 @@ from areal_sdk.errors import (
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
-from areal_sdk.launch import Launcher, LocalLauncher, first_exit
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.launcher import Launcher, first_exit
 from areal_sdk.models.families import adapted_layers, check_heads, check_trained
 from areal_sdk.process import (
     REPEATABLE_MATH,
@@ -37,7 +38,14 @@ from areal_sdk.process import (
 )
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry.directories import CheckpointError, DamagedError
-from areal_sdk.trainer import Demonstration, IdleGroups, Trainer, TrainerInfo, TrainerSetup
+from areal_sdk.trainer import (
+    Demonstration,
+    IdleGroups,
+    Learning,
+    Trainer,
+    TrainerInfo,
+    TrainerSetup,
+)
 from areal_sdk.trajectory import Credit, TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 
@@ -72,22 +80,21 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
     """The trainer of a run; ConfigError for a model that it does not train, and without torch."""
     for package in ("torch", "transformers"):
         require_package(package, extra="train", needed_for="training")
-    config, lora = setup.config, setup.config.trainer.lora
+    lora = setup.trainer.lora
     if lora.rank:
         require_package("peft", extra="lora", needed_for="an adapter (trainer.lora)")
     if not setup.only_exports:
         check_trained(setup.model_dir)
-        check_heads(setup.model_dir, config.trainer.sequence_ranks)
+        check_heads(setup.model_dir, setup.trainer.sequence_ranks)
         adapted_layers(setup.model_dir, lora.targets)
     is_partial = lora.rank and "changed" in setup.engine_accepts
     spec = TrainerSpec(
         setup.model_dir,
-        run=config.run,
-        trainer=config.trainer,
-        algorithm=config.algorithm,
+        run=setup.run,
+        trainer=setup.trainer,
         preset=setup.preset,
-        fine_tunes=config.finetune.objective is not None,
-        learns_rewards=config.finetune.objective == "reward_model",
+        fine_tunes=setup.learning is not Learning.EPISODES,
+        learns_rewards=setup.learning is Learning.REWARDS,
         publish_dtype=setup.publish_dtype,
         publishes="changed" if is_partial else "all",
     )

@@ -1,24 +1,8 @@
-"""Launchers decide where processes run. A launcher places specs; it imports nothing that it
-launches.
+"""The built-in launchers: `local` starts processes on this machine, `torchrun` takes in ranks that the user started.
 
-`local` starts them on this machine, `torchrun` takes in ranks that the user started, `ray` asks a Ray
-cluster for room.
+They import nothing that they launch. The contract is `areal_sdk.launcher`.
 """
 
-from areal_sdk.launch.launcher import (
-    FindsRoom,
-    Launcher,
-    LauncherSetup,
-    OpenLauncher,
-    first_exit,
-)
 from areal_sdk.launch.local import LocalLauncher
 
-__all__ = [
-    "FindsRoom",
-    "Launcher",
-    "LauncherSetup",
-    "LocalLauncher",
-    "OpenLauncher",
-    "first_exit",
-]
+__all__ = ["LocalLauncher"]

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
+from areal_sdk.launcher import START_TIMEOUT_S, LauncherSetup, rank_environment
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.child import kill_all
 from areal_sdk.process.network.ports import KeptPort
+
+HOST = "127.0.0.1"
 
 
 async def open_local(setup: LauncherSetup) -> "LocalLauncher":
@@ -21,13 +23,13 @@ class LocalLauncher:
     def __init__(self, *, log_dir: Path, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.log_dir = log_dir
         self.start_timeout_s = start_timeout_s
-        self.host = "127.0.0.1"
+        self.host = HOST
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         world = len(specs)
         with KeptPort() as kept:  # until rank 0 listens, seconds later
             placed = [
-                replace(spec, env={**rank_environment(rank, world, kept.number), **spec.env})
+                replace(spec, env={**_rank(rank, world, kept.number), **spec.env})
                 for rank, spec in enumerate(specs)
             ]
             return await self._start_all(placed)
@@ -56,13 +58,5 @@ class LocalLauncher:
         return [task.result() for task in started]
 
 
-def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """The variables that torch.distributed reads, with the names that torchrun sets."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+def _rank(rank: int, world_size: int, port: int) -> dict[str, str]:
+    return rank_environment(rank, world_size, master=HOST, port=port)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal_sdk.errors import ProcessError
-from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.launch.local import LocalLauncher
+from areal_sdk.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE
 from areal_sdk.process.network.join import connect_and_run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from areal_sdk.config import Config
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.launch import FindsRoom, Launcher
+from areal_sdk.launcher import FindsRoom, Launcher
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.spec import Reservation, gpus_of
 

@@ -18,7 +18,7 @@ from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.launch import Launcher, LauncherSetup
+from areal_sdk.launcher import Launcher, LauncherSetup
 from areal_sdk.loop.elastic import (
     TrainerRanks,
     check_finds_room,

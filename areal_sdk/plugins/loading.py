@@ -43,7 +43,7 @@ from areal_sdk.types import Task
 if TYPE_CHECKING:
     import click
 
-    from areal_sdk.launch import Launcher, LauncherSetup, OpenLauncher  # loads pydantic
+    from areal_sdk.launcher import Launcher, LauncherSetup, OpenLauncher  # loads pydantic
 
 logger = logging.getLogger("areal_sdk.plugins")
 

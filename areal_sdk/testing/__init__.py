@@ -1,4 +1,4 @@
-"""Tools for tests of your agents, rewards, environments and engines. Imports no torch."""
+"""Tools for tests of your agents, rewards, environments, engines, launchers and trainers. Imports no torch."""
 
 from areal_sdk.testing.conformance import ConformanceError, registered
 from areal_sdk.testing.engines import check_engine
@@ -8,6 +8,7 @@ from areal_sdk.testing.plugins import check_plugin
 from areal_sdk.testing.rewards import check_reward
 from areal_sdk.testing.run_agent import run_agent
 from areal_sdk.testing.scripted_engine import Fault, Reply, ScriptedEngine, scripted_logprob
+from areal_sdk.testing.setups import launcher_setup, trainer_setup
 from areal_sdk.testing.workflows import check_workflow
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "check_plugin",
     "check_reward",
     "check_workflow",
+    "launcher_setup",
     "make_episode",
     "registered",
     "run_agent",
     "scripted_logprob",
     "tool_call",
+    "trainer_setup",
 ]

@@ -1,11 +1,21 @@
-"""Plugins need nothing of ours but `areal_sdk`, its `algorithms`, `sandbox` and `testing`; pages neither."""
+"""Plugins need nothing of ours but `areal_sdk` and the contract modules beside it; pages neither."""
 
+import pkgutil
 import re
+import tomllib
 
+import areal_sdk
 from tests.docs.blocks import ROOT, blocks
 
+CONTRACTS = {
+    *("agent", "environment", "reward", "engine", "trainer", "launcher", "join"),
+    *("types", "trajectory", "errors", "hookspecs", "options"),
+    *("algorithms", "flow", "records", "sandbox", "testing"),
+}
+"""The modules of `areal_sdk` that are stable. Nothing is promised of what lies inside those that are folders."""
+
 INSIDE = re.compile(
-    r"^\s*(?:from|import) (areal_sdk\.(?!testing\b|sandbox\b(?!\.)|algorithms\b(?!\.))[\w.]+)",
+    rf"^\s*(?:from|import) (areal_sdk\.(?!(?:{'|'.join(sorted(CONTRACTS))})\b(?!\.))[\w.]+)",
     re.MULTILINE,
 )
 
@@ -18,6 +28,25 @@ PAGES = [
         *("plugins.md", "api.md", "hooks.md", "algorithms.md"),
     )
 ]
+
+
+def test_plugins_may_import_the_contracts_and_nothing_else() -> None:
+    everything = {module.name for module in pkgutil.iter_modules(areal_sdk.__path__)}
+    assert everything >= CONTRACTS
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (one for one in listed["contracts"] if one["name"].startswith("plugins import"))
+    inside = everything - CONTRACTS - {"__main__"}
+    folders = {module.name for module in pkgutil.iter_modules(areal_sdk.__path__) if module.ispkg}
+    inside |= {f"{name}.*" for name in CONTRACTS & folders}
+    assert set(contract["forbidden_modules"]) == {f"areal_sdk.{name}" for name in inside}
+    assert {"areal_sdk", *contract["source_modules"]} == set(listed["root_packages"])
+
+
+def test_the_page_of_public_names_lists_the_contracts() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    table = text.partition("## What is stable")[2].partition("The promise:")[0]
+    listed = set(re.findall(r"`(?:areal_sdk\.)?(\w+)`", table)) - {"areal_sdk"}
+    assert listed == CONTRACTS
 
 
 def test_what_plugin_authors_read_imports_public_names_only() -> None:

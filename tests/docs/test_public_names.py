@@ -1,9 +1,12 @@
 """The public surface stays small, and every name on it has a page."""
 
 import re
+from typing import Any
+
+import pytest
 
 import areal_sdk
-from areal_sdk import algorithms, testing
+from areal_sdk import algorithms, launcher, testing, trainer
 from tests.docs.blocks import ROOT
 
 MAX_PUBLIC_NAMES = 25
@@ -31,8 +34,9 @@ def test_every_name_for_tests_is_on_a_page() -> None:
         assert re.search(rf"\b{name}\b", text), f"areal_sdk.testing.{name} is on no page in docs/"
 
 
-def test_every_name_for_algorithms_is_on_the_page_of_public_names() -> None:
+@pytest.mark.parametrize("module", [algorithms, launcher, trainer])
+def test_every_name_of_a_contract_is_on_the_page_of_public_names(module: Any) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    for name in algorithms.__all__:
-        assert getattr(algorithms, name) is not None
-        assert re.search(rf"\b{name}\b", text), f"areal_sdk.algorithms.{name} is not in docs/api.md"
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert re.search(rf"\b{name}\b", text), f"{module.__name__}.{name} is not in docs/api.md"

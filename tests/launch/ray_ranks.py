@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from areal_sdk.config import ClusterSection
-from areal_sdk.launch import LauncherSetup
+from areal_sdk.launcher import LauncherSetup
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.spec import Reservation
 from tests.toolbox.processes import is_alive

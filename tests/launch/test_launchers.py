@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ProcessError, RemoteError
-from areal_sdk.launch import LocalLauncher, first_exit
+from areal_sdk.launch import LocalLauncher
 from areal_sdk.launch.torchrun import TorchrunLauncher
+from areal_sdk.launcher import first_exit
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from tests.toolbox.processes import children_of_this_process

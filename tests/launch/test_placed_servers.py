@@ -10,8 +10,8 @@ from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.config import ClusterSection
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
-from areal_sdk.launch import LauncherSetup
 from areal_sdk.launch.ray.launcher import open_ray
+from areal_sdk.launcher import LauncherSetup
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process import ProcessSpec
 from areal_sdk.types import WeightUpdate

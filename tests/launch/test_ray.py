@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
-from areal_sdk.launch import first_exit
 from areal_sdk.launch.ray.driver import COMPARED, check_versions, own_versions
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
+from areal_sdk.launcher import first_exit
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
 from tests.launch.ray_ranks import RANK, gone, ranks, setup_of

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import areal_sdk
-from areal_sdk.launch import LauncherSetup
-from areal_sdk.launch.local import rank_environment
+from areal_sdk.launcher import LauncherSetup, rank_environment
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
@@ -100,7 +99,11 @@ class SlowLauncher:
         with KeptPort() as kept:
             placed = {f"{spec.name}@{kept.number}": spec for spec in specs}
             starters = {
-                name: self._start(name, spec, rank_environment(rank, len(specs), kept.number))
+                name: self._start(
+                    name,
+                    spec,
+                    rank_environment(rank, len(specs), master=self.host, port=kept.number),
+                )
                 for rank, (name, spec) in enumerate(placed.items())
             }
             return await self._listener.accept(
@@ -109,7 +112,7 @@ class SlowLauncher:
 
     def _start(self, name: str, spec: ProcessSpec, ranks: Mapping[str, str]) -> Starter:
         log = self._log_dir / f"{spec.name}.log"
-        command = [sys.executable, "-m", "areal_sdk.launch.ray.join", self._address, name]
+        command = [sys.executable, "-m", "areal_sdk.join", self._address, name]
         env = {**os.environ, **ranks, TOKEN_VARIABLE: self._listener.token}
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:

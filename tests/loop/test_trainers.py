@@ -10,8 +10,8 @@ from areal_sdk.config import Config, machine, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.launch import LocalLauncher
-from areal_sdk.launch.launcher import START_TIMEOUT_S
 from areal_sdk.launch.torchrun import TorchrunLauncher
+from areal_sdk.launcher import START_TIMEOUT_S
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.loop.services import open_launcher

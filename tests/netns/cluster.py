@@ -125,7 +125,7 @@ def _joins(pid: int, name: str) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
     except OSError:
         return False  # it ended meanwhile
-    return "areal_sdk.launch.ray.join" in arguments and arguments[-2].startswith(name)
+    return "areal_sdk.join" in arguments and arguments[-2].startswith(name)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ from areal_sdk.errors import (
     EngineError,
     require_package,
 )
-from areal_sdk.launch import Launcher, LocalLauncher
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.launcher import Launcher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, Reservation, gpus_of
 from areal_sdk.process.network.handshake import join_address

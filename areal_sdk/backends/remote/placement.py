@@ -11,7 +11,7 @@ from typing import Any
 from areal_sdk.backends.remote.processes import RunningServer, ServerStarter, tail
 from areal_sdk.backends.remote.server_process import ENTRY, identity
 from areal_sdk.errors import EngineError, ProcessError, RemoteError
-from areal_sdk.launch import FindsRoom, Launcher
+from areal_sdk.launcher import FindsRoom, Launcher
 from areal_sdk.process import JSON, Child, ProcessSpec, Reservation
 
 CALL_TIMEOUT_S = 60.0

@@ -65,7 +65,7 @@ class RankTrainer:
         self.settings = spec.trainer
         self.ranks = ranks or Ranks()
         self.algorithm = make_algorithm(
-            spec.algorithm.name, load_user_object(spec.preset.reference), spec.preset.options
+            spec.preset.name, load_user_object(spec.preset.reference), spec.preset.options
         )
         self.needs = self.algorithm.needs
         self.policy: Policy | RewardModel = (

@@ -61,7 +61,7 @@ class RayHost:
         self._log = _writable(Path(log))
         with open_log(self._log) as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-P", "-m", "areal_sdk.launch.ray.join", *arguments],
+                [sys.executable, "-u", "-P", "-m", "areal_sdk.join", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

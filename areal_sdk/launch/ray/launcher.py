@@ -16,7 +16,7 @@ from areal_sdk.errors import (
     raised_here,
     require_package,
 )
-from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
+from areal_sdk.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter

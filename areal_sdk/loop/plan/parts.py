@@ -10,12 +10,12 @@ from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
-from areal_sdk.launch import Launcher
+from areal_sdk.launcher import Launcher
 from areal_sdk.loop.plan.isolated import ISOLATED, isolated_reward
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins, load_plugins, validate_options
 from areal_sdk.rollout.rewards import RewardSpec
-from areal_sdk.trainer import IdleGroups, PresetSpec, Trainer, TrainerSetup
+from areal_sdk.trainer import IdleGroups, Learning, PresetSpec, Trainer, TrainerSetup
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
     name = config.algorithm.name
     options = config.options.get(f"algorithm.{name}", {})
     validate_options(plugins.algorithms.get(name), options, table=f"algorithm.{name}")
-    return PresetSpec(plugins.algorithms.reference(name), options)
+    return PresetSpec(plugins.algorithms.reference(name), options, name)
 
 
 def has_own_trainer(config: Config) -> bool:
@@ -204,17 +204,23 @@ def make_trainer(
     make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
     return make(
         TrainerSetup(
-            config,
             model_dir,
+            config.trainer,
+            config.run,
             preset=preset,
             publish_dtype=dtype or sampling_dtype(config, model_dir),
             log_dir=log_dir,
             say=say,
+            learning=_LEARNING.get(config.finetune.objective, Learning.DATA),
             launcher=launcher,
             engine_accepts=engine_class(config, plugins).accepts,
             only_exports=only_exports,
         )
     )
+
+
+_LEARNING = {None: Learning.EPISODES, "reward_model": Learning.REWARDS}
+"""What a trainer learns from, by `finetune.objective`. Other objectives learn from data."""
 
 
 def dynamic_sampling_warning(config: Config, idle_groups: IdleGroups) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.launch import Launcher
+from areal_sdk.launcher import Launcher
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.broadcast import Broadcast

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal_sdk.launch.local import rank_environment
+from areal_sdk.launcher import rank_environment
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE
 from areal_sdk.process.network.listen import Listener, Starter
@@ -38,7 +38,11 @@ class Elsewhere:
         with KeptPort() as kept:
             placed = {f"{spec.name}@{kept.number}": spec for spec in specs}
             starters = {
-                name: self._start(name, spec, rank_environment(rank, len(specs), kept.number))
+                name: self._start(
+                    name,
+                    spec,
+                    rank_environment(rank, len(specs), master=self.host, port=kept.number),
+                )
                 for rank, (name, spec) in enumerate(placed.items())
             }
             return await self._listener.accept(
@@ -54,7 +58,7 @@ class Elsewhere:
     def _start(self, name: str, spec: ProcessSpec, ranks: dict[str, str]) -> Starter:
         log = self._log_dir / f"{spec.name}.log"
         mounts = [f"mount -t tmpfs none {shlex.quote(str(path))}" for path in self._hidden]
-        joins = [sys.executable, "-m", "areal_sdk.launch.ray.join", self._listener.address, name]
+        joins = [sys.executable, "-m", "areal_sdk.join", self._listener.address, name]
         command = " && ".join([*mounts, f"exec {shlex.join(joins)}"])
         with log.open("ab") as output:
             process = subprocess.Popen(

@@ -12,7 +12,7 @@ from areal_sdk.backends.remote.processes import ServerCommand
 from areal_sdk.backends.remote.server_process import LocalServer
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.errors import ConfigError
-from areal_sdk.launch import Launcher
+from areal_sdk.launcher import Launcher
 from areal_sdk.process import JSON, Reservation
 from tests.backends.remote.toy_vllm import plugin
 
