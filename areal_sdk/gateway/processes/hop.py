@@ -273,7 +273,7 @@ class _Link(asyncio.Protocol):
 
 
 class _Passed(web.StreamResponse):
-    """An answer that the client has already, as its owner wrote it."""
+    """An answer that was passed on to the client already, exactly as its owner wrote it."""
 
     def __init__(self, status: int, *, keeps_alive: bool) -> None:
         super().__init__(status=status)

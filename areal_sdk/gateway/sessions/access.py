@@ -76,8 +76,7 @@ class Access:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
 
     def judge(self, request: web.Request) -> Caller:
-        """The caller, as by `caller`. The request may also name a session that is over and waits
-        for a reward."""
+        """The same as `caller`, but the request may also name a session that is over and waits for a reward."""
         slug = request.match_info.get("slug")
         external = self._external.by_secret(key_of(request) if slug is None else slug)
         return Caller(external.session) if external is not None else self.caller(request)

@@ -97,9 +97,9 @@ class History:
         return result
 
     def _as_sampled(self, message: Message, following: Message | None) -> Message:
-        """Parallel calls in the order in which they were sampled: their ids prove which they are.
+        """The message with its parallel calls in the order in which they were sampled, which their ids prove.
 
-        Only where a result with an id follows: results without ids go by the order of the calls.
+        This is done only if a result with an id follows: results without ids go by the order of the calls.
         """
         calls = message.get("tool_calls") or ()
         if len(calls) < 2 or following is None or following.get("role") != "tool":

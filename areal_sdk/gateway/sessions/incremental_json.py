@@ -68,7 +68,7 @@ class IncrementalBody:
         return body, hasher.digest()
 
     def _read_parts(self, raw: bytes) -> Any | None:
-        """The body put together from its parts; None where it does not consist of them."""
+        """The body put together from its parts; None if it does not consist of them."""
         position = self._end or self._start
         end = _end_of_list(raw, position) if position else 0
         if not end:

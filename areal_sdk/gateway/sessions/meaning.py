@@ -25,7 +25,7 @@ _LONGEST_PARSED = 1_000_000
 _BEFORE_CALLS = re.compile(r"^Calling tools:\n(?=\[)", re.M)
 
 _MOST_CHARACTERS = 100_000
-"""A longer list is text: Python's own parser reads it, on the event loop."""
+"""Length from which a list is treated as text: Python's own parser would read it on the event loop."""
 
 
 def is_system(message: Message) -> bool:

@@ -310,7 +310,7 @@ class Session:
 
     @contextmanager
     def streaming_reply(self, reply_id: str) -> Iterator[None]:
-        """Mark the reply as one that may become more than was delivered of it, within this block."""
+        """Mark the reply, within this block, as one that may still grow beyond its delivered part."""
         over = self.streaming[reply_id] = asyncio.Event()
         try:
             yield

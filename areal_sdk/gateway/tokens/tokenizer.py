@@ -58,7 +58,7 @@ class Tokenizer:
         self._is_byte_level = b'"ByteLevel"' in orjson.dumps(document.get("decoder"))
         self._normalizes_added = _normalizes(document) and any(t.normalized for t in added.values())
         self.most_characters_a_token = _most_characters_a_token(document, self._splits_cleanly)
-        """No text has more characters than this many times its tokens; None where that is not sure."""
+        """No text has more characters than this many times its tokens; None if that is not sure."""
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
         self._one_of_each: dict[int, int] = {}

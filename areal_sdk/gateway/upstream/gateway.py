@@ -78,7 +78,7 @@ class UpstreamGateway:
     ) -> None:
         """`url` ends in `/v1` as OpenAI's clients take it; `api_key` is the provider's.
 
-        `model_name` is what agents that are played here ask for; callers ask as they like.
+        `model_name` is the model for which agents of this run ask. Callers may ask for any.
         """
         check_address(url)
         self.model_name = model_name

@@ -41,7 +41,7 @@ class UpstreamReply:
 
 
 def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
-    """The reply that `raw` holds, whole or as events; None where it holds none.
+    """The reply that `raw` holds, whole or as events; None if it holds none.
 
     Errors of many kinds where it is something else.
     """
@@ -49,7 +49,7 @@ def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
 
 
 def _whole(body: Mapping[str, Any]) -> UpstreamReply:
-    """A reply as chat completions, completions, responses and messages write theirs."""
+    """The reply in a body of chat completions, completions, responses or messages."""
     usage = body.get("usage") or {}
     if "choices" in body:
         given = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)

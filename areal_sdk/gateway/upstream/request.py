@@ -12,7 +12,8 @@ import orjson
 from areal_sdk.types import Message, Tool
 
 _CONVERSATION = ("messages", "input", "prompt", "system", "instructions", "tools")
-"""Fields that have a place of their own; all others are what else was asked for."""
+"""Fields of the conversation, which `UpstreamRequest` has under names of its own. All other fields go into
+`asked`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Trace:
                 session.note_reply(self.reply_id, index, choice=choice)
 
     def _read_safely(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
-        """None where the call cannot be read. The client has its answer all the same."""
+        """The id and the turns of a call; None if the call cannot be read. The client has its answer in any case."""
         try:
             return self._read(raw, is_stream=is_stream)
         except (ApiError, TypeError, KeyError, AttributeError, ValueError, RecursionError):

@@ -278,7 +278,7 @@ class ChatReply:
         return choice
 
     def _message(self, message: Message) -> Message:
-        """A turn's message with its calls in the words that the tools were declared in."""
+        """The message of a turn, with its calls in the form in which the tools were declared."""
         calls = message.get("tool_calls")
         if not calls:
             return message

@@ -38,7 +38,7 @@ class Fields:
         self._lenient = lenient
 
     def get(self, name: str) -> Any:
-        """The value, or None where the field is missing or null."""
+        """The value, or None if the field is missing or null."""
         self._known.add(name)
         return self._body.get(name)
 

@@ -61,7 +61,8 @@ class Toolbox:
                 raise bad_request(f"two tools are called {name!r} here: rename one", param="tools")
 
     def shown(self, call_id: str, name: str, arguments: str) -> ShownCall:
-        """A sampled call as its tool was declared; one of an unknown tool as a function's."""
+        """A sampled call in the form in which its tool was declared. A call of an unknown tool is shown as a
+        function's."""
         offered = self._by_name.get(name)
         if offered is None:
             return ShownCall(name, arguments, None, is_custom=False)
@@ -73,11 +74,12 @@ class Toolbox:
         return ShownCall(offered.name, text, offered.namespace, offered.is_custom)
 
     def choice(self, name: Any, namespace: Any = None) -> ToolChoice:
-        """A call of this tool is demanded."""
+        """The choice that demands a call of this tool."""
         return ToolChoice(ToolUse.REQUIRED, self._known_as(name, namespace))
 
     def choice_among(self, mode: Any, chosen: Any) -> ToolChoice:
-        """Only some tools may be called: `allowed_tools`. The prompt tells of all, as at OpenAI."""
+        """The choice that allows calls of some tools only (`allowed_tools`). The prompt names all tools, as at
+        OpenAI."""
         if mode not in ("auto", "required") or not isinstance(chosen, list):
             raise bad_request(
                 "allowed_tools needs a mode, auto or required, and a list of tools",

@@ -99,7 +99,7 @@ class ResponsesEndpoint(Endpoint):
 
 
 def _number(query: Query, name: str, *, least: int, most: int) -> int | None:
-    """A number in a query string; None where it is missing."""
+    """A number in a query string; None if it is missing."""
     text = query.get(name)
     if text is None:
         return None
