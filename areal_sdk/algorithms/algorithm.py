@@ -129,7 +129,7 @@ class Algorithm:
     def idle_groups(self) -> IdleGroups:
         """The groups that teach nothing, by the rewards as they were given.
 
-        DAPO has it so: a solved group is replaced although its longest answer may lose a little by shaping.
-        Else a soft limit of length would keep every group, whatever its rewards.
+        This follows DAPO: a solved group is replaced although its longest answer may lose a little by shaping.
+        Otherwise a soft limit of length would keep every group, whatever its rewards.
         """
         return idle_groups(self.advantages)

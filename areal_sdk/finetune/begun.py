@@ -42,7 +42,7 @@ class BegunWith:
 
     @classmethod
     def read(cls, run_dir: RunDir) -> Self:
-        """ConfigError where the run has no such record."""
+        """Raise ConfigError if the run has no such record."""
         known = read_json(_path(run_dir))
         if known is None:
             raise ConfigError(
@@ -57,7 +57,7 @@ class BegunWith:
     def find_in(self, objective: FinetuneObjective) -> tuple[FinetuneObjective, str | None]:
         """The objective with the rows of the beginning, in their order; and a note about rows that were added.
 
-        ConfigError where some of the rows are gone.
+        ConfigError if some of the rows are gone.
         """
         rows, held_out = (
             _places(known, _digests(now), what)

@@ -28,7 +28,7 @@ class PairLoss:
     margin: float
     """Lead of the chosen half, in the units of the loss. Above 0: the order is right."""
     chosen: float
-    """The weight that the chosen sequence is learnt with. Its gradient raises what it multiplies."""
+    """The weight with which the chosen sequence is learnt. A positive weight makes a sequence likelier."""
     rejected: float
 
 

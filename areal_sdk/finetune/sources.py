@@ -95,7 +95,7 @@ class Sources:
                 found.leave_out(why, f"{run_dir.path}, episode {episode_id}")
 
     def _check_same_tokens(self, run_dir: RunDir) -> None:
-        """ConfigError where the run's tokens are another tokenizer's: they are learnt as they are."""
+        """Raise ConfigError if the run's tokens are another tokenizer's: they are learnt as they are."""
         if run_dir.path in self._same_tokens:
             return
         theirs, ours = _tokenizer_of(run_dir), _digest(self._model_dir / TOKENIZER)
@@ -109,7 +109,7 @@ class Sources:
 
 
 def _tokenizer_of(run_dir: RunDir) -> str | None:
-    """None where the model of the run is not on this machine."""
+    """The digest of a run's tokenizer; None if the model of the run is not on this machine."""
     for exported in sorted(run_dir.checkpoints.glob(f"*/{TOKENIZER}")):
         return _digest(exported)
     config = run_dir.read_config()

@@ -39,7 +39,7 @@ class PublishDir:
         self.path = unnamed.rename(unnamed.with_name(unnamed.name.removeprefix(".")))
 
     def remove(self) -> None:
-        """Idempotent."""
+        """Remove the directory. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -73,7 +73,7 @@ def allocate(path: Path, size: int) -> BinaryIO:
 
 
 def remove_orphans() -> None:
-    """Free what owners left behind that no longer live, in memory and on disk."""
+    """Remove the directories of processes that no longer live, in memory and on disk."""
     parents = (SHARED_MEMORY, Path(tempfile.gettempdir()))
     for lock in chain.from_iterable(parent.glob(f"{_PREFIX}*/{_LOCK}") for parent in parents):
         with contextlib.suppress(OSError):  # gone already, or another user's

@@ -154,7 +154,7 @@ def load_policy(
 
 
 def _check_weights(policy: Policy, model_dir: Path) -> None:
-    """ConfigError where the policy is not what the files hold, or would be published as another."""
+    """Raise ConfigError if the policy is not what the files hold, or would be published as another."""
     model = policy.model
     stored = stored_dtypes(model_dir).keys()
     served = {part.name for weight in policy.served_weights() for part in weight.parts}

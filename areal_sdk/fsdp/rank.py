@@ -79,7 +79,7 @@ def main(channel: Channel, args: JSON) -> None:
 
 
 def _check_surroundings(spec: TrainerSpec, probe: Path) -> None:
-    """ConfigError where this machine lacks what only shared paths can give it."""
+    """Raise ConfigError if this machine lacks what only shared paths can give it."""
     where = f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} does not see"
     if not probe.is_file():
         raise ConfigError(

@@ -360,7 +360,7 @@ def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
 
 
 def _place(directory: Path) -> dict[str, JSON]:
-    """Absolute: a rank under torchrun has a working directory of its own."""
+    """The absolute path, since a rank under torchrun has a working directory of its own."""
     return {"directory": str(directory.absolute())}
 
 

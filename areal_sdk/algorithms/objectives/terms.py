@@ -85,7 +85,7 @@ class Screens(Protocol):
 
 
 def given(values_T: "Tensor | None", name: str) -> "Tensor":
-    """A field of `PolicyTerms` that `needs` asks for; ConfigError where it did not."""
+    """A field of `PolicyTerms` that `needs` asks for. ConfigError if `needs` did not ask for it."""
     if values_T is None:
         raise ConfigError(
             f"the objective reads {name}, which its `needs` does not ask for: declare "

@@ -1,8 +1,8 @@
 """Experts: the rows of a layer's tokens, sorted by expert, times the matrices of their experts.
 
-transformers brings functions for this too. This one computes in the type of autocast, as linear layers do;
-its backward pass adds up in one order only; and an expert without a row has a gradient of zeros, whatever
-a kernel leaves in the memory of a group without rows.
+transformers has functions for this too. This one differs in three ways. It computes in the type of autocast, as
+linear layers do. Its backward pass adds up in one order only. An expert without a row has a gradient of zeros,
+whatever a kernel leaves in the memory of a group without rows.
 
 Shapes: N tokens, K experts that a token chose, S = N K rows, E experts, H hidden, I inner, O out.
 """

@@ -25,7 +25,7 @@ Statistic = Callable[[Tensor], Tensor]
 
 
 class OutputLayer(nn.Linear):
-    """A model's own output layer, whose logits are used up where they are computed."""
+    """A model's own output layer, whose logits are reduced to numbers chunk by chunk and never kept whole."""
 
     def __init__(
         self, layer: nn.Linear, *, is_exact: bool = False, cap: float | None = None

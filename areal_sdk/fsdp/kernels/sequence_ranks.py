@@ -40,7 +40,7 @@ class SequenceRanks:
     group: dist.ProcessGroup | None = None
 
     def part(self, values_N: Tensor) -> Tensor:
-        """This rank's part of a row, filled up with zeros where the row is too short."""
+        """This rank's part of a row, padded with zeros if the row is too short."""
         if self.size == 1:
             return values_N
         count = -(-len(values_N) // self.size)

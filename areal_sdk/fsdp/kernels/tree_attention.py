@@ -226,7 +226,7 @@ def _pass_back_masked(
 def _seen_scores(
     q_KRQD: Tensor, k_KCD: Tensor, hidden_QC: Tensor | None, scaling: float, cap: float | None
 ) -> Tensor:
-    """(K, R * Q, C); minus infinity for what is hidden, which are the last keys."""
+    """Scores, (K, R * Q, C), with minus infinity for hidden keys, which are among the last ones."""
     assert hidden_QC is not None
     scores = _scores(q_KRQD.flatten(1, 2), k_KCD, scaling)
     if cap is not None:

@@ -11,7 +11,7 @@ _NORMED_HEADS = ("qwen3", "qwen3_moe", "exaone4", "olmo2", "olmoe")
 _BIASED_HEADS = ("qwen2", "qwen2_moe")
 """Families with biases in attention that their config.json does not mention."""
 _FULL_BY_DEFAULT = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
-"""Families with a `sliding_window` that counts only where `use_sliding_window` says so."""
+"""Families whose `sliding_window` counts only if `use_sliding_window` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ModelShape:
     has_normed_heads: bool = False
     has_biased_heads: bool = False
     keeps_scores: bool = False
-    """Some layers have a window, or a cap on their scores: these compute attention with scores that are kept for a while."""
+    """Whether some layers have a window, or a cap on their scores. Their attention keeps scores for a while."""
     mixture: Mixture | None = None
     """The experts of every layer. A model that keeps some layers dense takes less than is computed
     here."""

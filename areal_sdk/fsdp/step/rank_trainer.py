@@ -255,7 +255,7 @@ class RankTrainer:
         return interpolate(batch.behaviour_T, logprobs_T, batch.lags_T, progress=progress)
 
     def _screened(self, minibatch: Minibatch, progress: float) -> Minibatch:
-        """The minibatch after its objective's look at all its log-weights, if it has one."""
+        """The minibatch without the terms that the objective screens out, if the objective has a screen."""
         objective = self.algorithm.objective
         if not self.needs.minibatch or self.phase != "policy":
             return minibatch
