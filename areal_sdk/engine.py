@@ -325,7 +325,7 @@ class ConfiguredEngine(InferenceEngine):
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: EngineSettings) -> InferenceEngine:
-        """The engine, not started. ConfigError where it could not keep a setting. Also called to
+        """The engine, not started. ConfigError if it could not keep a setting. Also called to
         check a configuration: it must leave nothing behind."""
 
 

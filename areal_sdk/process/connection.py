@@ -8,7 +8,7 @@ from typing import cast
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, encode
 
 WRITE_CHUNK_BYTES = 1024 * 1024
-"""The transport copies what the socket does not take at once: so hand it pieces, not 100 MB."""
+"""Size of the pieces that the transport gets, since it copies all bytes that the socket does not take at once."""
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -16,7 +16,7 @@ def used_mb(family: str) -> float:
 
 
 def machine_mb() -> int | None:
-    """MB of memory of this machine, or of the container around this process; None where nobody says.
+    """MB of memory of this machine, or of the container around this process; None if nobody says.
 
     >>> (machine_mb() or 1) > 0
     True

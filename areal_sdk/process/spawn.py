@@ -27,7 +27,7 @@ FAREWELL_S = 5.0
 LOOK_EVERY_S = 0.25
 """Seconds between two looks at the memory of a child that has a limit."""
 _SHARE_OF_LOOKING = 20
-"""A look takes a twentieth of the time at most, however many processes the machine has."""
+"""Looking takes at most a twentieth of the time, however many processes the machine has."""
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"

@@ -74,7 +74,7 @@ class LocalEngineClient(EngineClient):
 
     @property
     def version(self) -> int:
-        """The newest that an answer came with: the main process knows sooner."""
+        """The newest version that came with an answer. The main process knows a new version earlier."""
         return self._version
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:

@@ -59,7 +59,7 @@ class GrammarCompiler:
         )
 
     def compile(self, schema: Mapping[str, Any]) -> Grammar:
-        """UnsupportedSchemaError where the schema is wrong, or says what cannot be enforced."""
+        """The grammar of a schema. UnsupportedSchemaError if the schema is wrong, or cannot be enforced."""
         from llguidance import LLMatcher
 
         try:

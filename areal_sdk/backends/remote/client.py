@@ -111,7 +111,7 @@ class Attempt:
     """Output tokens of earlier attempts: the prompt of this one ends with them."""
     request_id: str
     submitted_version: int
-    """Served when the request is sent; a router's servers may serve something newer."""
+    """Version that is served when the request is sent. The servers of a router may serve a newer one."""
     version_of: Callable[[str], int]
     """The version of a label; raises `StaleWeightsError` for a label that this run never gave."""
     cache_key: str | None = None

@@ -295,7 +295,7 @@ class RemoteEngine(InferenceEngine):
             await self._entrance.tell()
 
     async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
-        """Nodes send requests to the servers themselves, and hear of their state."""
+        """Let nodes send requests to the servers directly. They are told of the servers' state."""
         if self.interrupt_mode != "retract" or self.settings.router or self.settings.colocated:
             raise ConfigError(
                 "rollout.nodes and serve.processes need servers that hold requests while they take new weights, "

@@ -154,7 +154,8 @@ class PlacedServers(ServerStarter):
         return placed
 
     async def _check_room(self) -> None:
-        """EngineError where the machines could never hold all servers. Asked of each alone, none would miss the others."""
+        """Raise EngineError if the machines could never hold all servers. Each server alone would not notice that the
+        others need room too."""
         if not isinstance(self._launcher, FindsRoom):
             return
         specs, recipe = [self._spec(index) for index in range(self.count)], self._recipe

@@ -185,7 +185,7 @@ class ServerLauncher(ServerStarter):
 
 
 def tail(log_path: Path) -> str:
-    """The last lines of a log; empty where this machine does not see it."""
+    """The last lines of a log; empty if this machine does not see it."""
     try:
         lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

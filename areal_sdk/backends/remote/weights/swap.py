@@ -78,7 +78,7 @@ async def relabel(server: Server, *, version: int, label: str, mode: InterruptMo
 
 
 async def _relabel_idle(server: Server, label: str) -> None:
-    """Relabel a server that cannot hold requests: its requests go on from their tokens under the
+    """Relabel a server that cannot hold requests. Its requests are aborted, and continue from their tokens under the
     new label."""
     server.gate.clear()
     try:

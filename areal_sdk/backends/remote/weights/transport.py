@@ -77,7 +77,7 @@ class DiskTransport(Transport):
         self._links.cleanup()
 
     def _as_checkpoint(self, path: Path, version: int) -> Path:
-        """Servers load directories: one of links, for a single file."""
+        """A directory for `path`, since servers load directories. For a single file it is a directory of links."""
         if not path.exists():
             raise EngineError(f"the weights of version {version} are not there any more: {path}")
         path = path.absolute()
