@@ -56,15 +56,15 @@ class PresetSpec:
 
 
 class Learning(StrEnum):
-    """What the steps of a run learn from."""
+    """The source from which the steps of a run learn."""
 
     EPISODES = "episodes"
     """`step` is called with groups of trajectories. A supervised warm-up may call `learn` before."""
     DATA = "data"
     """`learn` and `score` are called with sequences of tokens: fine-tuning."""
     REWARDS = "rewards"
-    """As `DATA`, and the model is a reward model: a sequence has a reward in place of a logprob, read at its last
-    token, in `learn` and in `score`. Which of its tokens are trained then does not matter."""
+    """The same as `DATA` for a reward model: a sequence has a reward in place of a logprob, read at its last token, in
+    `learn` and in `score`. It then does not matter which of its tokens are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TrainerSetup:
     say: Callable[[str], None]
     """Shows a line to the user."""
     learning: Learning = Learning.EPISODES
-    """What the steps of the run learn from."""
+    """The source from which the steps of the run learn."""
     launcher: "Launcher | None" = None
     """Places the ranks; None: on this machine. It belongs to the run, which closes it."""
     engine_accepts: tuple[UpdateContents, ...] = ("all",)

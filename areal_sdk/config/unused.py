@@ -38,7 +38,7 @@ def _idle_fields(config: Config) -> Iterator[str]:
 
 
 def _idle_tables(config: Config, engine: str) -> Iterator[str]:
-    """Options of an environment, an engine, a trainer, an algorithm or an agent that does not work."""
+    """Yield options of an environment, an engine, a trainer, an algorithm or an agent that the run does not use."""
     for table, options in config.options.items():
         kind, _, name = table.partition(".")
         if not options:

@@ -123,7 +123,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return reason
 
     def take_back(self, *, valid_from: int) -> None:
-        """From the next cut on, nothing that was sampled by versions before `valid_from` is trained."""
+        """Train nothing, from the next cut on, that was sampled by versions before `valid_from`."""
         self.valid_from = valid_from
 
     # --- what a step takes -----------------------------------------------------------------------

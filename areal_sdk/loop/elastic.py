@@ -58,7 +58,7 @@ def with_ranks(config: Config, num: int) -> Config:
 
 
 def check_finds_room(config: Config, launcher: Launcher) -> None:
-    """ConfigError where the launcher cannot say whether there is room."""
+    """Raise ConfigError if the launcher cannot say whether there is room."""
     if not isinstance(launcher, FindsRoom):
         raise ConfigError(
             f"trainer.min_ranks: the launcher {config.cluster.launcher!r} has no room to lose or to find; "

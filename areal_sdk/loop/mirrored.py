@@ -168,7 +168,7 @@ def _within(seconds: float, act: Callable[[], None], store: Store) -> None:
 
 @contextmanager
 def _reached(what: str) -> Iterator[None]:
-    """ConfigError where the store of a mirror fails in the block: every store has errors of its own."""
+    """Raise ConfigError if the store of a mirror fails in the block, because every store has errors of its own."""
     try:
         yield
     except (ConfigError, CheckpointError):

@@ -95,7 +95,7 @@ def _longer_context(config: Config, engine: InferenceEngine) -> str:
 async def open_rewards(
     specs: Sequence[RewardSpec], rollout: RolloutSection, log_dir: Path, stack: AsyncExitStack
 ) -> RewardPool | None:
-    """The workers of the rewards, until `stack` ends; None where no rewards are configured."""
+    """The workers of the rewards, until `stack` ends; None if no rewards are configured."""
     if not specs:
         return None
     pool = RewardPool(

@@ -112,7 +112,7 @@ def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 
 def refuse_inside_a_loop() -> None:
-    """ConfigError where an event loop runs already, as it does in a notebook."""
+    """Raise ConfigError if an event loop runs already, as it does in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -72,7 +72,7 @@ def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
 async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
-    """Callers of the gateway play as they like."""
+    """Follow the episodes of callers, who open sessions at the gateway when they like."""
     players = services.players
     assert not isinstance(players, NodePool), "callers reach this process, or processes of gateways"
     at = players if isinstance(players, GatewayPool) else players.gateway

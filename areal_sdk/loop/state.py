@@ -80,7 +80,7 @@ class RunSummary:
     saved_step: int | None = None
     """Step at which a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
-    """The success of the best weights, and their step; None where none were kept."""
+    """The success of the best weights, and their step; None if none were kept."""
     warnings: Sequence[str] = ()
     """Reasons to doubt the measurements, such as held-out tasks that were trained on."""
     held_out: Mapping[str, float] = field(default_factory=dict)

@@ -152,7 +152,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
 def _unmeasured(
     config: Config, program: Program, eval_tasks: Mapping[str, HeldOut]
 ) -> Sequence[str]:
-    """A line that names the sources of a mixture without held-out tasks, where others have some."""
+    """A line that names the sources of a mixture without held-out tasks, if other sources have some."""
     is_given = config.eval_tasks is not None or any(split in program.given for split in eval_tasks)
     if is_given or not config.mixture or not eval_tasks:
         return ()

@@ -30,9 +30,9 @@ class HeldOutChange:
     measure: str
     """`success` or `reward` of the agent, or `loss` of a run that learnt from data."""
     before: float | None
-    """None where nothing was measured before the first step."""
+    """The value before the first step; None if it was not measured."""
     after: float | None
-    """None where nothing was measured since, as in a run that was interrupted."""
+    """The latest value; None if nothing was measured since the first step, as in a run that was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def list_runs(root: Path) -> list[RunOverview]:
 
 
 def overview_of(path: Path) -> RunOverview | None:
-    """The overview of the run in `path`; None where the settings are not those of a run."""
+    """The overview of the run in `path`; None if the settings are not those of a run."""
     run_dir = RunDir(path)
     try:
         config = run_dir.read_config()

@@ -78,7 +78,7 @@ BOUNDS = Bounds()
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
     missing: Need | None
-    """None where nothing is missing, or where it is too early to tell."""
+    """The first thing that is missing; None if nothing is, or if it is too early to tell."""
     figures: str
     cure: str = ""
     """The setting to change."""
@@ -153,9 +153,9 @@ def _signal(
 
 
 def differing(step: Step) -> float | None:
-    """The share of what a step trained on whose rewards teach: of the groups, or without siblings of the tokens.
+    """The share of groups whose rewards differ; without siblings, the share of tokens that have an advantage.
 
-    None where the step says neither.
+    None if the step has neither figure.
     """
     groups = step["batch/groups"]
     if step.get("batch/episodes", 0) > groups and "batch/uniform_groups" in step:

@@ -94,7 +94,7 @@ class EvalReport:
 
     @property
     def signal(self) -> str:
-        """Says at how many tasks attempts differ, or that all earned the same; empty where that says nothing.
+        """Says at how many tasks attempts differ, or that all earned the same; empty if that says nothing.
 
         >>> EvalReport.from_metrics("eval", {"tasks": 8, "scored": 32, "compared": 8, "differing": 3}).signal
         'the attempts at 3 of 8 tasks differ in their rewards, from which training in groups learns'

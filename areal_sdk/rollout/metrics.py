@@ -247,7 +247,7 @@ MAX_SOURCES = 20
 
 
 def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:
-    """The reward of each source, and its part of the batch; empty where tasks name fewer than two."""
+    """The reward of each source, and its part of the batch; empty if tasks name fewer than two."""
     by_source: dict[str, list[FinishedGroup]] = {}
     for group in groups:
         by_source.setdefault(group.issued.task.source or "other", []).append(group)

@@ -1,7 +1,7 @@
 """The entries of the processes that run reward functions.
 
-`main` scores one episode after another: what blocks or crashes there harms no other episode. `share` scores
-many at once, on an event loop, for rewards that mostly wait.
+`main` scores one episode after another, so a reward that blocks or crashes there harms no other episode. `share`
+scores many at once, on an event loop, for rewards that mostly wait.
 """
 
 import asyncio

@@ -104,7 +104,7 @@ def as_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[Turn, 
 
 
 def recorded_indices(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[int, ...]:
-    """Index of each turn among the recorded turns. ValueError if one is none of them, or is repeated.
+    """Index of each turn among the recorded turns. ValueError if a turn is not among them, or is repeated.
 
     Otherwise a token would be trained twice, or with a logprob that it was not sampled with. An agent may
     change the message and the parent of a turn, and exclude it; it may not undo an exclusion.

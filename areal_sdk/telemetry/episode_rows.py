@@ -93,7 +93,7 @@ def _in_full(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None:
-    """The trajectory as the turn with which it ends and the turns that it trains; None where that is not all."""
+    """The trajectory as the turn with which it ends and the turns that it trains; None if that is not all."""
     branch, turns, outcome = trajectory.branch, episode.turns, episode.outcome
     trained = [place for place, turn in enumerate(turns) if _is_trained(trajectory, place, turn)]
     num_outputs = sum(len(turns[place].output_tokens) for place in trained)

@@ -55,7 +55,7 @@ class Measured:
     def of(
         cls, report: EvalReport, *, step: int, measure: Mapping[str, Any] | None = None
     ) -> Self | None:
-        """None where nothing was scored."""
+        """The measurement of a report; None if nothing was scored."""
         if report.success is None or report.reward is None:
             return None
         first, last = report.versions or (step, step)
@@ -97,10 +97,10 @@ class Measured:
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
-        """Whether these are better by success; the reward breaks a tie.
+        """Whether these weights are better by success; the reward breaks a tie.
 
-        If both are equal, those of the later step win: they learnt more. Measurements of different kinds cannot
-        be compared: then the later one counts.
+        If both are equal, the weights of the later step win, because they learnt more. Measurements of different
+        kinds cannot be compared: then the later one counts.
         """
         if other is None or not self.is_comparable_to(other):
             return True
@@ -108,7 +108,7 @@ class Measured:
         return self._score(by) > other._score(by)
 
     def is_comparable_to(self, other: "Measured") -> bool:
-        """Whether both are of the same tasks, measured in the same way."""
+        """Whether both were measured on the same tasks and in the same way."""
         return not self.measure or not other.measure or self.measure == other.measure
 
     def decided_by(self, other: "Measured") -> str:

@@ -35,7 +35,7 @@ class Choice:
 def choose(run: RunDir, which: Which | None = None, *, step: int | None = None) -> Choice:
     """The best weights, else the last, as `--model RUN`; or those that were asked for.
 
-    ConfigError where the run does not have them.
+    ConfigError if the run does not have them.
     """
     refuse_mirror(run)
     if step is not None:

@@ -112,7 +112,7 @@ def evaluated_dtype(choice: Choice) -> str:
 
 
 def check_empty(directory: Path) -> None:
-    """ConfigError where an export would replace something."""
+    """Raise ConfigError if an export would replace something."""
     if directory.is_dir() and not any(directory.iterdir()):
         return
     if directory.exists():

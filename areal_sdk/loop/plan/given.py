@@ -55,7 +55,7 @@ class Given:
 def read_call(
     agent: object, settings: Mapping[str, Any], tasks: Mapping[str, object] | None = None
 ) -> Given:
-    """`tasks` by split: tasks, dicts, or a name as in the settings; None where there are none."""
+    """`tasks` by split: tasks, dicts, or a name as in the settings; None if there are none."""
     values = dict(settings)
     item = None if agent is None or isinstance(agent, str) else agent
     if isinstance(agent, str):

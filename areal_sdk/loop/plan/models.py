@@ -169,7 +169,7 @@ def at_origin(
 
 
 def find_base(run_dir: RunDir, config: Config) -> Path:
-    """The model whose adapter the run trains; ConfigError where it is gone or has changed."""
+    """The model whose adapter the run trains; ConfigError if it is gone or has changed."""
     if (directory := first_weights(run_dir)) is not None:
         return directory
     began = json.loads(run_dir.origin.read_text(encoding="utf-8"))
@@ -217,7 +217,7 @@ def _trained_model(name: str) -> str:
 
 
 def find_served_model(config: Config, *, plugins: Plugins) -> FoundModel:
-    """The model to sample from; ConfigError where gateway or engine would refuse it."""
+    """The model to sample from; ConfigError if gateway or engine would refuse it."""
     engine_class(config, plugins).check_installed()
     return check_served(config, find_model(config.model), plugins)
 
@@ -297,7 +297,7 @@ def _exported(checkpoint: Path) -> Path:
 
 
 def export_checkpoint(trainer: Trainer, checkpoint: Path, directory: Path) -> None:
-    """Write the weights of `checkpoint` as a model; ConfigError where they cannot be read or written."""
+    """Write the weights of `checkpoint` as a model; ConfigError if they cannot be read or written."""
     try:
         trainer.export_checkpoint(checkpoint, directory)
     except ArealError as exc:

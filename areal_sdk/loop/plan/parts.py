@@ -100,7 +100,7 @@ def check_engine(config: Config, plugins: Plugins) -> None:
 
 
 def _check_shareable(config: Config, engine: type[InferenceEngine]) -> None:
-    """ConfigError where rollout nodes or gateway processes could not sample from the engine."""
+    """Raise ConfigError if rollout nodes or gateway processes could not sample from the engine."""
     shared = {"rollout.nodes": config.rollout.nodes, "serve.processes": config.serve.processes}
     for key, number in shared.items():
         if number > 1 and not engine.is_shareable:
@@ -111,7 +111,7 @@ def _check_shareable(config: Config, engine: type[InferenceEngine]) -> None:
 
 
 def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:
-    """ConfigError where the engine could not serve the model, or not with these settings."""
+    """Raise ConfigError if the engine could not serve the model, or not with these settings."""
     engine = engine_class(config, plugins)
     engine.check_model(model_dir)
     if issubclass(engine, ConfiguredEngine):
@@ -220,7 +220,7 @@ def make_trainer(
 
 
 _LEARNING = {None: Learning.EPISODES, "reward_model": Learning.REWARDS}
-"""What a trainer learns from, by `finetune.objective`. Other objectives learn from data."""
+"""The source from which a trainer learns, by `finetune.objective`. Other objectives learn from data."""
 
 
 def dynamic_sampling_warning(config: Config, idle_groups: IdleGroups) -> str | None:

@@ -128,7 +128,7 @@ def content_of(task: Task, labels: Collection[str] = ()) -> str:
 
 
 def _check_given_once(program: Program, split: str, named: object) -> None:
-    """ConfigError where the settings name tasks in place of those that were given from Python."""
+    """Raise ConfigError if the settings name tasks in place of those that were given from Python."""
     if named and split in program.given:
         raise ConfigError(
             f"tasks for {split!r} were given from Python, and the settings name others ({named!r:.200}): "

@@ -339,7 +339,7 @@ def _environment(context: EpisodeContext, base_url: str) -> dict[str, str]:
 
 
 def _no_proxy(*hosts: str) -> dict[str, str]:
-    """A proxy would look for these hosts on its own machine."""
+    """Variables that keep these hosts from a proxy, which would look for them on its own machine."""
     names = ("NO_PROXY", "no_proxy")
     return {name: ",".join(filter(None, (os.environ.get(name), *hosts))) for name in names}
 

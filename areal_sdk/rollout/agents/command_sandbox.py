@@ -26,7 +26,7 @@ class CommandSandbox:
     """Runs the words of a command, each run in a sandbox of its own."""
 
     def __init__(self, words: Sequence[str], *, readable: Sequence[str], limits: Limits) -> None:
-        """ConfigError where programs cannot be isolated: no warning would hold back a model's program."""
+        """Raise ConfigError if programs cannot be isolated: no warning would hold back a model's program."""
         if problem := why_not_isolated():
             raise ConfigError(f"agent.sandbox: {problem}, or leave --sandbox out")
         for path in readable:
