@@ -20,6 +20,7 @@ from areal_sdk.types import UpdateContents, WeightUpdate
 if TYPE_CHECKING:
     from areal_sdk.config import RunSection, TrainerSection
     from areal_sdk.launcher import Launcher
+    from areal_sdk.telemetry.token_log import StepTokens
     from areal_sdk.trajectory import Credit, TrajectoryGroup  # numpy: `areal-sdk --help` needs none
 
 __all__ = [
@@ -157,6 +158,8 @@ class Trainer(ABC):
     """Remarks of the latest step for the user."""
     credit: "Mapping[str, Credit]" = MappingProxyType({})
     """Credit of the episodes of the latest step, by id. Shown to people; a trainer may leave it out."""
+    tokens: "StepTokens | None" = None
+    """What the latest step made of each token. The run keeps it for people; a trainer may leave it out."""
 
     @abstractmethod
     async def start(self) -> None:

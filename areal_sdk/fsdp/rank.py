@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups
-from areal_sdk.process import Channel, ChannelClosedError, Request
+from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups, encode_tokens
+from areal_sdk.process import Buffer, Channel, ChannelClosedError, Request
 
 JSON = Any
 
@@ -149,18 +149,21 @@ class _Rank:
             # The caller's mistake, or a full disk; anything else ends this process with its log.
             request.fail(exc)
         else:
-            is_data = isinstance(reply, bytes)
-            request.reply(None if is_data else reply, [reply] if is_data else ())
+            payload, buffers = reply if isinstance(reply, tuple) else (reply, ())
+            request.reply(payload, buffers)
 
-    def _step(self, request: Request) -> JSON:
+    def _step(self, request: Request) -> tuple[JSON, Sequence[Buffer]]:
         payload = request.payload
         groups = decode_groups(payload["groups"], request.buffers)
         metrics = self._trainer.step(groups, version=payload["version"])
-        return {
+        about, buffers = encode_tokens(self._trainer.tokens)
+        reply = {
             "metrics": metrics,
             "notices": self._trainer.notices,
             "credit": {name: [c.advantage, c.by_turn] for name, c in self._trainer.credit.items()},
+            "tokens": about,
         }
+        return reply, buffers
 
     def _learn(self, request: Request) -> JSON:
         payload = request.payload
@@ -182,10 +185,11 @@ class _Rank:
         size = Path(update.path).stat().st_size if is_writer else 0
         return {**asdict(update), "size": size}
 
-    def _fetch(self, request: Request) -> bytes:
+    def _fetch(self, request: Request) -> tuple[None, Sequence[Buffer]]:
         """A part of what rank 0 has published, for a main process on another machine."""
         with Path(request.payload["path"]).open("rb") as file:
-            return os.pread(file.fileno(), request.payload["size"], request.payload["offset"])
+            offset, size = request.payload["offset"], request.payload["size"]
+            return None, [os.pread(file.fileno(), size, offset)]
 
     def _release_memory(self, request: Request) -> JSON:
         if self._trainer.ranks.device.type == "cuda":

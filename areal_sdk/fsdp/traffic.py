@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.memory.architecture import ModelShape
+from areal_sdk.telemetry.token_log import GATHERED
 
 FLOAT, HALF = 4, 2
 """Bytes of an element."""
@@ -29,15 +30,21 @@ class Sent:
     scattered: float = 0.0
     """Gradients: each rank gets the sum of its own rows."""
     reduced: float = 0.0
-    """Gradients that copies of the model sum, and the few numbers of the metrics."""
+    """Gradients that copies of the model sum, the record of the step's tokens, and the few numbers of the metrics."""
 
 
 def predict_sent(
-    model: ModelShape, settings: TrainerSection, *, num_microbatches: int, num_measured: int = 2
+    model: ModelShape,
+    settings: TrainerSection,
+    *,
+    num_microbatches: int,
+    num_measured: int = 2,
+    num_recorded: int = 0,
 ) -> Sent:
     """The bytes of an update in which all weights are trained, with `num_microbatches` on each rank.
 
-    `num_measured` is the number of forward passes that measure the update (`trainer.trust_region`).
+    `num_measured` is the number of forward passes that measure the update (`trainer.trust_region`), `num_recorded` the number
+    of tokens that the step records (`run.keep_tokens`).
 
     The exchanges of `sequence_ranks` come on top.
     """
@@ -54,7 +61,8 @@ def predict_sent(
     return Sent(
         gathered=num_gathers * (HALF * in_half + FLOAT * in_float) * _share(ranks),
         scattered=num_sums * gradients * _share(ranks),
-        reduced=2 * gradients / ranks * _share(copies),
+        reduced=2 * gradients / ranks * _share(copies)
+        + 2 * FLOAT * len(GATHERED) * num_recorded * _share(settings.ranks),
     )
 
 

@@ -23,7 +23,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
+from areal_sdk.fsdp.wire import decode_tokens, encode_demonstrations, encode_groups
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.launcher import Launcher, first_exit
 from areal_sdk.models.families import adapted_layers, check_heads, check_trained
@@ -192,6 +192,7 @@ class FSDPTrainer(Trainer):
             name: Credit(advantage, tuple(by_turn))
             for name, (advantage, by_turn) in reply.payload["credit"].items()
         }
+        self.tokens = decode_tokens(reply.payload["tokens"], reply.buffers)
         return _metrics(reply.payload["metrics"])
 
     async def learn(

@@ -1,4 +1,4 @@
-"""Trajectory groups and demonstrations between processes: a little JSON, the rest numpy buffers."""
+"""Trajectory groups, demonstrations and records of tokens between processes: a little JSON, the rest numpy buffers."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_sdk.process import Buffer
+from areal_sdk.telemetry.token_log import COLUMNS, StepTokens, stored, whole
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import PER_TOKEN, Branch, Trajectory, TrajectoryGroup, branches_of
 
@@ -122,6 +123,29 @@ def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[Demo
     masks = _split(buffers[1], np.bool_, payload)
     weights = np.frombuffer(buffers[2], dtype=np.float64).tolist()
     return [Demonstration(*row) for row in zip(tokens, masks, weights, strict=True)]
+
+
+def encode_tokens(tokens: StepTokens | None) -> tuple[JSON, list[Buffer]]:
+    """What a step made of its tokens, rounded as its file will be; only rank 0 has it.
+
+    >>> decode_tokens(*encode_tokens(None)) is None
+    True
+    """
+    if tokens is None:
+        return None, []
+    columns = stored(tokens.columns)
+    about = {**tokens.about(), "columns": list(columns)}
+    return about, [np.ascontiguousarray(column) for column in columns.values()]
+
+
+def decode_tokens(payload: JSON, buffers: Sequence[Buffer]) -> StepTokens | None:
+    if payload is None:
+        return None
+    columns = {
+        name: np.frombuffer(buffer, COLUMNS[name])
+        for name, buffer in zip(payload["columns"], buffers, strict=True)
+    }
+    return StepTokens.of(payload, whole(columns))
 
 
 def _concatenated(parts: Iterable[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ from areal_sdk.records.collapse import Fall
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
+from areal_sdk.telemetry.token_log import StepTokens, TokenWriter
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import WeightUpdate
@@ -75,9 +77,16 @@ class TrainingLoop:
     _num_skipped: int = 0
     _has_told_seen: bool = False
     _lessons: LatestLessons = field(init=False, repr=False)
+    _tokens: TokenWriter = field(init=False, repr=False)
+    _unwritten: tuple[int, StepTokens] | None = None
+    """The tokens of a step that is taken, and in no file yet."""
+    _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    """The tokens of a step on their way to their file, beside the next step."""
 
     def __post_init__(self) -> None:
-        self._lessons = LatestLessons(self.services.config.run.max_empty_batches)
+        run = self.services.config.run
+        self._lessons = LatestLessons(run.max_empty_batches)
+        self._tokens = TokenWriter(self.services.run_dir.tokens, keep_bytes=run.keep_token_bytes)
 
     @property
     def state(self) -> RunState:
@@ -86,16 +95,19 @@ class TrainingLoop:
     async def run(self) -> str:
         """Train until a limit is reached; returns why it ended."""
         self._began = time.monotonic() - self.state.train_seconds
-        self.learner.on_settled = self._report
+        self.learner.on_settled = self._report_at_once
+        self._tokens.forget_after(self.state.step)
         async with asyncio.TaskGroup() as background:
             self.evaluator.attach(background)
             async with self.source:
                 try:
                     ended = await self._steps()
                     await self._delivered()
+                    await self._tokens_written()
                 finally:
-                    if self._delivery is not None:
-                        self._delivery.cancel()
+                    for work in (self._delivery, self._writing):
+                        if work is not None:
+                            work.cancel()
             # The rollouts have ended, so this evaluation has the engine to itself.
             await self.evaluator.finish()
         return ended
@@ -111,6 +123,7 @@ class TrainingLoop:
             await self._train_on(batch, fall)
             await self.evaluator.maybe_begin(self._delivery)
             if self.learner.checkpoints.is_due(self.state.step, at_once=fall is not None):
+                await self._tokens_written()  # a run that goes on from there has them
                 await self.learner.begin_save()
                 await self._take_room()
             if batch.exhausted:
@@ -193,6 +206,11 @@ class TrainingLoop:
             metrics["share_seen"] = update.share_seen
             self._tell_what_is_seen(update.share_seen)
         self._report()
+        await self._tokens_written()
+        if self._unwritten is not None:
+            write = partial(self._tokens.write, *self._unwritten)
+            self._unwritten = None
+            self._writing = asyncio.create_task(in_thread(write, name="write tokens"))
         if self._num_skipped >= MAX_SKIPPED_STEPS:
             raise DivergedError(
                 f"the gradients of {self._num_skipped} steps in a row were not finite, so nothing is "
@@ -246,6 +264,8 @@ class TrainingLoop:
         self.state.ledger = books.ledger.snapshot()
         self.progress.report_state(self.state, waiting=books.waiting_groups())
         self._unreported = (batch, metrics, credit)
+        if fall is None and (tokens := self.learner.trainer.tokens) is not None:
+            self._unwritten = self.state.step, tokens
         return metrics
 
     def _report(self) -> None:
@@ -255,6 +275,18 @@ class TrainingLoop:
             # As they are now: a run that was stopped reports its last step after it has cancelled its episodes.
             self.services.run_dir.write_ledger(self.source.buffer.ledger.snapshot())
             self.services.plugins.notify.on_step(step=self.state.step, metrics=values)
+
+    def _report_at_once(self) -> None:
+        """Report a step that the cancelled run has taken, and write its tokens."""
+        self._report()
+        if self._unwritten is not None:
+            self._tokens.write(*self._unwritten)
+            self._unwritten = None
+
+    async def _tokens_written(self) -> None:
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
 
     async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
         """The weights as `version`. If they did not change, only the number is new."""

@@ -98,7 +98,7 @@ def _by_turn(episode: Episode, tokens: StepTokens) -> list[TurnTokens]:
             name: np.zeros(len(turn.output_tokens), np.uint8)
             if name == "flags"
             else np.full(len(turn.output_tokens), np.nan, np.float32)
-            for name in COLUMNS
+            for name in (*COLUMNS, "train_minus_behaviour")
         }
         for turn in episode.turns
     ]

@@ -60,7 +60,7 @@ class TokenFlag(IntFlag):
 COLUMNS: Mapping[str, type[np.generic]] = {
     "flags": np.uint8,
     "advantage": np.float32,
-    "train_minus_behaviour": np.float16,
+    "proximal_minus_behaviour": np.float16,
     "train_minus_proximal": np.float16,
     "log_ratio": np.float16,
     "log_weight": np.float16,
@@ -74,15 +74,20 @@ COLUMNS: Mapping[str, type[np.generic]] = {
 
 * `flags`: a `TokenFlag`; the other columns are NaN where a token has no term.
 * `advantage`: known of every counted token.
-* `train_minus_behaviour`, `train_minus_proximal`, `train_minus_reference`: the trainer's logprob, when it computed the loss,
-  minus that of the sampler, of the trust region's centre, of the reference.
+* `proximal_minus_behaviour`: the logprob at the centre of the trust region, minus the sampler's.
+* `train_minus_proximal`, `train_minus_reference`: the trainer's logprob, when it computed the loss, minus that at the centre, and
+  minus that of the reference. Readers also get `train_minus_behaviour`.
 * `log_ratio`: the logarithm of the ratio that the trust region judged; left out where it is `train_minus_proximal`.
 * `log_weight`: the logarithm of the importance weight as it was used, -inf for none; left out where it is
-  `train_minus_behaviour - train_minus_proximal`.
+  `proximal_minus_behaviour`.
 * `loss`: the term before `weight` and divisor.
 * `entropy`: of the distribution that the token was drawn from.
 * `value`, `target`: the critic's value of the token's state, and the return that it learns.
 """
+
+
+GATHERED = tuple(name for name in COLUMNS if name != "advantage")
+"""The columns that the ranks gather: every rank knows all advantages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +175,17 @@ class StepTokens:
         )
 
 
+_GIVEN = {"log_ratio": "train_minus_proximal", "log_weight": "proximal_minus_behaviour"}
+"""Columns that are left out where they are the same as another."""
+
+
 def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
     """The columns as a file has them: rounded, and without those that others give."""
     kept = {}
     with np.errstate(over="ignore"):
         for name, column in columns.items():
-            given = _given(name, columns)
-            if given is None or not np.array_equal(given, column, equal_nan=True):
+            same = columns.get(_GIVEN.get(name, ""))
+            if same is None or not np.array_equal(same, column, equal_nan=True):
                 kept[name] = np.asarray(column).astype(COLUMNS[name])
     return kept
 
@@ -187,23 +196,16 @@ def whole(kept: Mapping[str, Column]) -> dict[str, Column]:
         name: column if name == "flags" else column.astype(np.float32)
         for name, column in kept.items()
     }
-    for name in ("log_ratio", "log_weight"):
-        given = _given(name, columns)
-        if name not in columns and given is not None:
-            columns[name] = given
-    return columns
-
-
-def _given(name: str, columns: Mapping[str, Column]) -> Column | None:
-    """The column that others give, as far as they do."""
-    proximal = columns.get("train_minus_proximal")
-    behaviour = columns.get("train_minus_behaviour")
-    if name == "log_ratio":
-        return proximal
-    if name == "log_weight" and proximal is not None and behaviour is not None:
+    columns |= {
+        name: columns[same]
+        for name, same in _GIVEN.items()
+        if name not in columns and same in columns
+    }
+    if {*_GIVEN.values()} <= columns.keys():
         with np.errstate(invalid="ignore"):  # a policy that diverged
-            return behaviour - proximal
-    return None
+            moved, away = columns["train_minus_proximal"], columns["proximal_minus_behaviour"]
+            columns["train_minus_behaviour"] = away + moved
+    return columns
 
 
 class TokenWriter:

@@ -71,6 +71,7 @@ def test_the_bytes_that_a_rank_sends_are_those_of_the_theory(
             settings,
             num_microbatches=found["microbatches"],
             num_measured=found["measured"],
+            num_recorded=found["recorded"],
         )
         sent = Sent(**found["sent"])
         # A row more than the table's 263 fills it up: as many on each rank.

@@ -85,8 +85,9 @@ def sent_in_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, Any]:
     seen: list[bool] = []
     trainer.policy.register_forward_pre_hook(lambda *_: seen.append(torch.is_grad_enabled()))
     with CountedTraffic() as counted:
-        trainer.step(make_groups(4), version=0)
+        metrics = trainer.step(make_groups(4), version=0)
     return {
+        "recorded": int(metrics["num_counted"]),
         "calls": counted.calls,
         "sent": asdict(counted.sent),
         "microbatches": sum(seen),

@@ -42,7 +42,7 @@ TOKENS = StepTokens(
     columns={
         "flags": np.array([3, 3, 7, 3, 97, 1], np.uint8),
         "advantage": column(-1.0, 1.0, 1.0, 2.0, 2.0, 0.0),
-        "train_minus_behaviour": column(0.0, 0.5, 0.25, -0.25, 1.0, math.nan),
+        "proximal_minus_behaviour": column(0.0, 0.25, 0.25, -0.25, 1.0, math.nan),
         "train_minus_proximal": column(0.0, 0.25, 0.0, 0.0, 0.0, math.nan),
         "log_weight": column(0.0, 0.25, 0.25, -0.25, -math.inf, math.nan),
         "loss": column(1.0, -1.0, -1.0, -2.0, 0.0, math.nan),

@@ -25,7 +25,7 @@ def step_tokens(count: int = 3, **columns: list[float]) -> StepTokens:
     """A step of one sequence with `count` tokens, whose policy is still the sampler."""
     zeros = np.zeros(count, np.float32)
     given = {name: np.asarray(column, np.float32) for name, column in columns.items()}
-    names = ("advantage", "train_minus_behaviour", "train_minus_proximal", "loss", "entropy")
+    names = ("advantage", "proximal_minus_behaviour", "train_minus_proximal", "loss", "entropy")
     flags = np.full(count, TokenFlag.COUNTED | TokenFlag.TERM, np.uint8)
     return StepTokens(
         version=4,
@@ -54,8 +54,8 @@ def test_a_step_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_distance_of_logprobs_loses_a_relative_half_in_a_thousand(tmp_path: Path) -> None:
     distances = [0.01234567, -0.00012345, -17.654321]
-    found = written(tmp_path, step_tokens(train_minus_behaviour=distances))
-    assert found.columns["train_minus_behaviour"] == pytest.approx(distances, rel=2**-11)
+    found = written(tmp_path, step_tokens(proximal_minus_behaviour=distances))
+    assert found.columns["proximal_minus_behaviour"] == pytest.approx(distances, rel=2**-11)
 
 
 def test_what_is_not_finite_stays_what_it_was(tmp_path: Path) -> None:
@@ -67,20 +67,20 @@ def test_what_is_not_finite_stays_what_it_was(tmp_path: Path) -> None:
 
 def test_a_column_that_others_give_is_left_out_and_read_all_the_same(tmp_path: Path) -> None:
     moved, away = [0.25, 0.0, -0.5], [0.5, 0.125, 0.0]
-    weights = [a - m for a, m in zip(away, moved, strict=True)]
     found = written(
         tmp_path,
         step_tokens(
-            train_minus_behaviour=away,
+            proximal_minus_behaviour=away,
             train_minus_proximal=moved,
             log_ratio=moved,
-            log_weight=weights,
+            log_weight=away,
         ),
     )
     with np.load(file_of(tmp_path, 1)) as file:
         assert not {"log_ratio", "log_weight"} & {*file}
     assert found.columns["log_ratio"].tolist() == moved
-    assert found.columns["log_weight"].tolist() == weights
+    assert found.columns["log_weight"].tolist() == away
+    assert found.columns["train_minus_behaviour"].tolist() == [0.75, 0.125, -0.5]
 
 
 def test_a_token_takes_about_seven_bytes(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_token_takes_about_seven_bytes(tmp_path: Path) -> None:
     tokens = step_tokens(
         count,
         advantage=advantages,
-        train_minus_behaviour=noise(0.01),
+        proximal_minus_behaviour=noise(0.01),
         entropy=[abs(value) for value in noise(1.0)],
         loss=noise(1.0),
     )

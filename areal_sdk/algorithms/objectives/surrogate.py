@@ -53,6 +53,7 @@ class Surrogate:
         away_T = masked(terms.current_T - terms.behaviour_T, mask_T).detach()
         moved_T = log_ratio_T.detach()
         low_T, high_T = mask_T & gain.low_T, mask_T & gain.high_T
+        bounded_T = mask_T & (log_w_T > math.log(self.weight.maximum))
         totals = {
             "clip_fraction": (low_T | high_T).sum(),
             "clip_low": low_T.sum(),
@@ -60,7 +61,7 @@ class Surrogate:
             "ratio": masked(ratio_T.detach(), mask_T).sum(),
             "weight": w_T.sum(),
             "weight_square": w_T.square().sum(),
-            "weight_bounded": (mask_T & (log_w_T > math.log(self.weight.maximum))).sum(),
+            "weight_bounded": bounded_T.sum(),
             # E_b[log b - log q], from samples of b: (r - 1) - log r, never negative.
             "kl_behaviour": kl_estimate(-away_T, KL.K3).sum(),
             # E_p[log p - log q], likewise.
@@ -76,4 +77,14 @@ class Surrogate:
             "ratio_max": masked(ratio_T.detach(), mask_T).max(),
             "weight_max": masked(log_w_T.exp(), mask_T).max(),
         }
-        return Loss(loss_T, totals, maxima)
+        of_terms = {
+            "log_ratio": moved_T,
+            "log_weight": log_w_T,
+            "weight": w_T,
+            "clipped_low": low_T,
+            "clipped_high": high_T,
+            "bounded": bounded_T,
+        }
+        if (dual_T := gain.totals.get("clip_dual")) is not None:
+            of_terms["clipped_dual"] = dual_T
+        return Loss(loss_T, totals, maxima, of_terms)

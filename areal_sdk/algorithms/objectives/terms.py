@@ -57,6 +57,9 @@ class Loss:
     totals: "dict[str, Tensor]" = field(default_factory=dict)
     """Sums over the masked tokens; the mean over a step is reported."""
     maxima: "dict[str, Tensor]" = field(default_factory=dict)
+    of_terms: "dict[str, Tensor]" = field(default_factory=dict)
+    """Numbers of each term for the record of the step, without a gradient: `log_ratio`, `log_weight` before any bound,
+    `weight` as it was used, and masks `clipped_low`, `clipped_high`, `clipped_dual` and `bounded`. Each may be missing."""
 
     @property
     def sum(self) -> "Tensor":

@@ -61,6 +61,9 @@ class RunSection(Section):
     keep_episodes: Annotated[float, Field(gt=0)] = 10.0
     """Gigabytes of episodes to keep on disk. Beyond that the oldest are deleted, also at the mirror, and the run says so
     once. Evaluations are counted apart, and may take as much. `inf`: all are kept."""
+    keep_tokens: Annotated[float, Field(ge=0)] = 10.0
+    """Gigabytes of what training made of each token, about 7 bytes a token. Beyond that the oldest steps are deleted. 0: none
+    is kept."""
     restarts: NonNegative = 0
     """Number of times that a run which lost a process (a trainer rank, an engine that died too
     often) goes on from its last checkpoint by itself, or begins again if it has none. 0: the loss
@@ -96,6 +99,10 @@ class RunSection(Section):
     @property
     def keep_bytes(self) -> float:
         return self.keep_episodes * 1e9
+
+    @property
+    def keep_token_bytes(self) -> float:
+        return self.keep_tokens * 1e9
 
 
 class MixtureSection(Section):

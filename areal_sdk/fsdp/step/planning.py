@@ -1,10 +1,11 @@
 """The plan of a step: from advantages to minibatches of rows, the same plan on every rank."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
 from areal_sdk.algorithms.advantages.returns import Floats, returns_of, spread_turns
@@ -12,6 +13,7 @@ from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_example
 from areal_sdk.algorithms.needs import Coverage
+from areal_sdk.algorithms.objectives import PolicyTerms
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
@@ -30,6 +32,38 @@ class Minibatch:
     """Number of terms over all ranks."""
     probe: Probe | None = None
     """The sequences by which the update is measured."""
+    groups: tuple[int, ...] = ()
+    """Indices of its groups in the step."""
+    weights: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    """Weight of each term of an episode, by group and episode."""
+    places_T: torch.Tensor | None = None
+    """Place of each term among all tokens that the step counts; None for demonstrations."""
+
+    def terms(
+        self,
+        batch: Batch,
+        current_T: torch.Tensor,
+        proximal_T: torch.Tensor,
+        entropies_T: torch.Tensor | None,
+    ) -> PolicyTerms:
+        """A batch as the objective sees it."""
+        return PolicyTerms(
+            current_T=current_T,
+            proximal_T=proximal_T,
+            behaviour_T=batch.behaviour_T,
+            advantages_T=batch.advantages_T,
+            mask_T=batch.mask_T,
+            sequences_T=batch.sequences_T,
+            groups_T=batch.groups_T,
+            lags_T=batch.lags_T,
+            weights_T=batch.weights_T,
+            divisor=self.divisor,
+            reference_T=batch.reference_T,
+            values_T=batch.values_T,
+            returns_T=batch.returns_T,
+            entropies_T=entropies_T,
+            kept_T=batch.kept_T,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +135,8 @@ class Planner:
                     lengths[key] = lengths.get(key, 0) + t.num_trained
         shares = algorithm.aggregation(list(lengths.values()))
         weights = dict(zip(lengths, shares.weights, strict=True))
-        examples = [
-            example
+        examples = {
+            (i, j): example
             for i in part
             for j, t in enumerate(groups[i].trajectories)
             if (
@@ -118,10 +152,14 @@ class Planner:
                 )
             )
             is not None
-        ]
-        planned = self.minibatch(examples, divisor=shares.divisor, version=version)
+        }
+        planned = self.minibatch([*examples.values()], divisor=shares.divisor, version=version)
         return replace(
-            planned, probe=self._probe([groups[i] for i in part], version=version, seed=seed)
+            planned,
+            probe=self._probe([groups[i] for i in part], version=version, seed=seed),
+            groups=tuple(part),
+            weights=weights,
+            places_T=torch.from_numpy(places_of(groups, examples)).to(self.ranks.device),
         )
 
     def minibatch(self, examples: Sequence[Example], *, divisor: float, version: int) -> Minibatch:
@@ -152,6 +190,21 @@ class Planner:
         num_terms = sum(t.num_trained for group in groups for t in group.trajectories)
         trained = [{t.episode_id for t in group.trajectories if t.num_trained} for group in groups]
         return Probe(rows.batches, tokens_per_episode=num_terms / sum(map(len, trained)))
+
+
+def places_of(
+    groups: Sequence[TrajectoryGroup], examples: Mapping[tuple[int, int], Example]
+) -> NDArray[np.int64]:
+    """The place of each term among all trained tokens of `groups`; examples are by group and trajectory."""
+    counts = [[t.num_trained for t in group.trajectories] for group in groups]
+    ends = iter(np.cumsum([0, *(count for row in counts for count in row)]).tolist())
+    starts = [[next(ends) for _ in row] for row in counts]
+    places = [np.zeros(0, np.int64)]
+    for (i, j), example in examples.items():
+        t = groups[i].trajectories[j]
+        ranks = np.cumsum(t.loss_mask) - 1
+        places.append(starts[i][j] + ranks[example.targets_T - t.branch.num_before])
+    return np.concatenate(places)
 
 
 def sampled_examples(groups: Sequence[TrajectoryGroup]) -> list[Example]:

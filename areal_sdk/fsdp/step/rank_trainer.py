@@ -19,7 +19,6 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.examples import Example, make_demonstration
 from areal_sdk.algorithms.objectives import (
     Loss,
-    PolicyTerms,
     Proximal,
     Screens,
     imitation,
@@ -46,10 +45,12 @@ from areal_sdk.fsdp.step.optimizer import (
 )
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.probe import Movement
+from areal_sdk.fsdp.step.recording import StepRecord
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
 from areal_sdk.fsdp.step.trust_region import Moved, UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.telemetry.token_log import StepTokens
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit, TrajectoryGroup
 
@@ -90,6 +91,9 @@ class RankTrainer:
         self.baselines: Baselines = {}
         self.credit: dict[str, Credit] = {}
         """Credit of the episodes of the latest step, by id."""
+        self.tokens: StepTokens | None = None
+        """What the latest step made of its tokens, on rank 0, unless they are not kept."""
+        self._record: StepRecord | None = None
         self._notices = Notices(self.settings, spec.publish_dtype)
         self._planner = Planner(self.settings, self.ranks.rows)
 
@@ -120,6 +124,8 @@ class RankTrainer:
             self.baselines = estimate.baselines
             self.credit = credit_of_episodes(groups, estimate.advantages)
             plan = self._planner.plan(groups, self.algorithm, estimate, evidence, version=version)
+            if self.spec.run.keep_tokens:
+                self._record = StepRecord(groups, estimate.advantages, version, self.ranks.rows)
         counted = metrics["num_counted"]
         metrics |= {
             "num_trained": float(plan.num_terms),
@@ -128,12 +134,13 @@ class RankTrainer:
             "share_without_advantage": 1.0 - plan.num_with_advantage / counted if counted else 0.0,
         }
         self.enter("policy")
+        grad_norms: list[float] = []
         if plan.minibatches:
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(plan.minibatches)
             rate = self._scheduled()
             is_warm = self.num_steps >= self.settings.warmup_steps
-            updated, moves = self._update(
+            updated, moves, grad_norms = self._update(
                 minibatches,
                 self._policy_loss,
                 meter,
@@ -145,6 +152,9 @@ class RankTrainer:
                 of_critic = self.critic.update(minibatches, meter, rate=rate)
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
                 metrics |= {**of_critic, "num_skipped_updates": skipped}
+        if self._record is not None:
+            self.tokens = self._record.gathered(plan.minibatches, grad_norms)
+            self._record = None
         self.num_steps += 1
         if self.critic is not None:
             self.critic.num_steps += 1
@@ -171,7 +181,7 @@ class RankTrainer:
         if count:
             learning_rate *= self._scheduled() if self.spec.fine_tunes else 1.0
             with dropout(self.policy):
-                updated, _ = self._update(
+                updated, *_ = self._update(
                     [minibatch],
                     lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
                         logprobs_T, batch.advantages_T, batch.mask_T
@@ -283,8 +293,8 @@ class RankTrainer:
         meter: Meter,
         *,
         learning_rate: float,
-    ) -> tuple[dict[str, float], list[Moved]]:
-        """One optimiser update for each minibatch that has a gradient, and how far each moved the policy."""
+    ) -> tuple[dict[str, float], list[Moved], list[float]]:
+        """One optimiser update for each minibatch that has a gradient; how far each moved the policy, and its gradient's norm."""
         loss_sum = 0.0
         grad_norms: list[float] = []
         moves: list[Moved] = []
@@ -330,7 +340,7 @@ class RankTrainer:
             **meter.reduce(self.ranks.rows, num_terms=num_terms),
             **summary(moves),
         }
-        return metrics, moves
+        return metrics, moves, grad_norms
 
     def _policy_loss(
         self,
@@ -340,25 +350,16 @@ class RankTrainer:
         batch: Batch,
         progress: float,
     ) -> Loss:
-        return self.algorithm.objective(
-            PolicyTerms(
-                current_T=logprobs_T,
-                proximal_T=self._centre(logprobs_T, batch, progress),
-                behaviour_T=batch.behaviour_T,
-                advantages_T=batch.advantages_T,
-                mask_T=batch.mask_T,
-                sequences_T=batch.sequences_T,
-                groups_T=batch.groups_T,
-                lags_T=batch.lags_T,
-                weights_T=batch.weights_T,
-                divisor=minibatch.divisor,
-                reference_T=batch.reference_T,
-                values_T=batch.values_T,
-                returns_T=batch.returns_T,
-                entropies_T=entropies_T if self.needs.entropy else None,
-                kept_T=batch.kept_T,
-            )
+        terms = minibatch.terms(
+            batch,
+            logprobs_T,
+            self._centre(logprobs_T, batch, progress),
+            entropies_T if self.needs.entropy else None,
         )
+        loss = self.algorithm.objective(terms)
+        if self._record is not None:
+            self._record.add(minibatch, batch, terms, loss, entropies_T)
+        return loss
 
     def _logprobs(
         self, batch: Batch, model: Policy | RewardModel | WithoutAdapter | None = None

@@ -19,6 +19,7 @@ from areal_sdk.telemetry.mirror.layout import (
     ID_FILE,
     MARKER,
     SIGN,
+    TOKENS,
     Sign,
     TakenOverError,
     Whole,
@@ -180,10 +181,11 @@ class Copier:
                 continue
             if match["name"] not in missing:  # else its copy goes on
                 self._store.remove(f"{CHECKPOINTS}/{name}")
-        episodes = {path.name for path in self._run_dir.episodes.glob("*")}
-        for name in self._store.sizes(EPISODES):
-            if name not in episodes:
-                self._store.remove(f"{EPISODES}/{name}")
+        for folder in (EPISODES, TOKENS):
+            kept = {path.name for path in (self._run_dir.path / folder).glob("*")}
+            for name in self._store.sizes(folder):
+                if name not in kept:
+                    self._store.remove(f"{folder}/{name}")
         report = self._run_dir.report
         if not report.exists() and report.name in self._store.sizes():
             self._store.remove(report.name)  # of an end after which the run went on

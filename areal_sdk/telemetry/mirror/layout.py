@@ -2,7 +2,7 @@
 
 mirror.json                      {"id": ..., "writer": ...}: a mirror is here, of which run, and who writes to it
 config.toml, metrics.jsonl, ...  the files of the run directory
-episodes/, model/                the same
+episodes/, tokens/, model/       the same
 checkpoints/NAME.json            {"folder": ..., "files": {...}, "crc32": ...}: the checkpoint or the exported
                                  weights NAME are whole. It is written last, and removed first
 checkpoints/NAME.9ae04c11/       their files. The number is a checksum, so that new weights of a name never
@@ -28,7 +28,8 @@ ID_FILE = "id.json"
 `mirror.json`."""
 CHECKPOINTS = "checkpoints"
 EPISODES = "episodes"
-FOLDERS = (EPISODES, "model")
+TOKENS = "tokens"
+FOLDERS = (EPISODES, TOKENS, "model")
 MARKER = ".json"
 
 
