@@ -185,7 +185,8 @@ def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
     with np.errstate(over="ignore"):
         for name, column in columns.items():
             same = columns.get(_GIVEN.get(name, ""))
-            if same is None or not np.array_equal(same, column, equal_nan=True):
+            is_given = same is not None and np.array_equal(same, column, equal_nan=True)
+            if name in COLUMNS and not is_given:
                 kept[name] = np.asarray(column).astype(COLUMNS[name])
     return kept
 

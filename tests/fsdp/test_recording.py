@@ -16,7 +16,7 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.fsdp.wire import decode_tokens, encode_tokens
-from areal_sdk.rollout.staleness import mask_older
+from areal_sdk.rollout.trajectory import mask_older
 from areal_sdk.telemetry.token_log import StepTokens, TokenFlag
 from areal_sdk.trainer import PresetSpec
 from areal_sdk.trajectory import TrajectoryGroup
@@ -187,6 +187,7 @@ def test_what_travels_is_what_a_file_holds(spec: TrainerSpec) -> None:
     found = decode_tokens(payload, [np.asarray(buffer).tobytes() for buffer in buffers])
     assert found is not None
     assert found.about() == tokens.about()
+    assert encode_tokens(found)[0] == payload, "it can travel on"
     assert {"value", "target", "train_minus_reference"} <= found.columns.keys()
     for name, column in tokens.columns.items():
         assert found.columns[name] == pytest.approx(column, rel=2**-11, abs=1e-7, nan_ok=True), name

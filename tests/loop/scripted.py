@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import areal_sdk
 from areal_sdk.engine import (
     ConfiguredEngine,
@@ -30,6 +32,13 @@ from areal_sdk.engine import (
     Tell,
 )
 from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.token_log import (
+    CountedGroup,
+    CountedSequence,
+    StepTokens,
+    TokenFlag,
+    runs_of,
+)
 from areal_sdk.testing import Reply, ScriptedEngine
 from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.trajectory import TrajectoryGroup
@@ -131,6 +140,7 @@ class Idler(Trainer):
         await self._held("hold-step", "in-step")
         num_trained = sum(int(t.loss_mask.sum()) for g in groups for t in g.trajectories)
         self._num_seen += num_trained
+        self.tokens = _counted(groups, version=version)
         return {
             "num_updates": 1.0,
             "num_trained": float(num_trained),
@@ -167,6 +177,24 @@ class Idler(Trainer):
         while (beside / hold).exists():
             (beside / said).touch()
             await asyncio.sleep(0.01)
+
+
+def _counted(groups: Sequence[TrajectoryGroup], *, version: int) -> StepTokens:
+    """The record of a step that gave no token a term in its loss."""
+    sequences = tuple(
+        CountedSequence(
+            t.episode_id,
+            number,
+            t.reward,
+            1.0,
+            runs_of(t.turn_of_token[t.loss_mask], np.flatnonzero(t.loss_mask)),
+        )
+        for number, group in enumerate(groups)
+        for t in group.trajectories
+    )
+    flags = np.full(sum(s.num_tokens for s in sequences), TokenFlag.COUNTED, np.uint8)
+    of_groups = tuple(CountedGroup(group.id, group.task_id, None) for group in groups)
+    return StepTokens(version, (), of_groups, sequences, {"flags": flags})
 
 
 @areal_sdk.hookimpl

@@ -20,6 +20,7 @@ from areal_sdk.loop import api, runs
 from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.manifest import write_manifest
+from areal_sdk.telemetry.token_log import steps_in
 from tests.loop.runs import (
     AGENT,
     SCRIPTED,
@@ -68,6 +69,18 @@ def test_kill_9_or_ctrl_c_and_resume_gives_the_same_losses_bit_for_bit(
     assert found == expected
     assert len({value for values in expected.values() for value in values}) > 1
     assert trained(broken) == trained(whole)
+    assert recorded(broken) == recorded(whole)
+
+
+def recorded(directory: Path) -> list[tuple[int, object, list[tuple[str, bytes]]]]:
+    """What the files of tokens hold, by step."""
+    run = run_dir(directory)
+    steps = [(step, run.read_tokens(step)) for step in steps_in(run.tokens)]
+    return [
+        (step, tokens.about(), [(name, c.tobytes()) for name, c in tokens.columns.items()])
+        for step, tokens in steps
+        if tokens is not None
+    ]
 
 
 def trained(directory: Path) -> list[tuple[int, str]]:
@@ -91,6 +104,10 @@ def test_episodes_that_a_resume_undid_are_no_part_of_the_run(
     assert of_steps == {row["step"]: row["batch/episodes"] for row in run.read_steps()}
     ids = [e.id for e in run.list_episodes()]
     assert len(ids) == len(set(ids))
+    assert steps_in(run.tokens) == [row["step"] for row in run.read_steps()]
+    counted = [(step, run.read_tokens(step)) for step in steps_in(run.tokens)]
+    told = {(step, s.episode_id) for step, t in counted if t is not None for s in t.sequences}
+    assert sorted(told) == trained(tmp_path)
 
 
 @pytest.mark.slow
