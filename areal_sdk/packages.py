@@ -61,6 +61,7 @@ PACKAGES = (
         },
     ),
     Package("areal-sdk-mcp", {"environment": ("mcp",)}),
+    Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
     Package(
         "areal-sdk-reasoning-gym",
         {

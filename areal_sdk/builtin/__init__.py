@@ -65,7 +65,6 @@ def register_engines(register: Register[type[InferenceEngine]]) -> None:
 def register_launchers(register: "Register[OpenLauncher]") -> None:
     register("local", "areal_sdk.launch.local:open_local")
     register("torchrun", "areal_sdk.launch.torchrun:open_torchrun")
-    register("ray", "areal_sdk.launch.ray.launcher:open_ray")
 
 
 @hookimpl

@@ -13,9 +13,8 @@ import pytest
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry.metrics import read_metrics
+from areal_sdk_ray.local_cluster import open_cluster
 from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training
-
-from .cluster import open_cluster
 
 SETTINGS: dict[str, Any] = {
     "run__deterministic": True,

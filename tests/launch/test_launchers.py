@@ -116,15 +116,16 @@ async def test_real_torchrun_starts_the_ranks(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
-def test_a_host_of_ray_that_nobody_uses_ends_by_itself() -> None:
-    unused = "from areal_sdk.launch.ray import host; import time; host.IDLE_S = 0.0; host.RayHost(); time.sleep(600)"
-    assert (
-        subprocess.run([sys.executable, "-c", unused], timeout=60).returncode == os.EX_UNAVAILABLE
-    )
-
-
 def test_a_rank_started_by_hand_is_told_how() -> None:
     command = [sys.executable, "-m", "areal_sdk.launch.torchrun"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2
     assert "torchrun --nproc-per-node N -m areal_sdk.launch.torchrun HOST:PORT" in result.stderr
+
+
+def test_a_process_of_a_launcher_that_is_started_by_hand_is_told_how() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "areal_sdk.join"], capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert "python -m areal_sdk.join HOST:PORT NAME" in result.stderr

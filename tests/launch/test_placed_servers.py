@@ -10,18 +10,17 @@ from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.config import ClusterSection
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
-from areal_sdk.launch.ray.launcher import open_ray
 from areal_sdk.launcher import LauncherSetup
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process import ProcessSpec
 from areal_sdk.types import WeightUpdate
+from areal_sdk_ray.launcher import open_ray
+from areal_sdk_ray.local_cluster import commands, lose_node, ray_cluster, raylet_of
 from tests.backends.remote.toy_vllm.placed import placed_engine
 from tests.backends.sglang.conftest import environment  # noqa: F401 - a fixture
 from tests.loop.rescore import largest_error
 from tests.loop.runs import finish, run_dir, start_training, wait_for_steps
 from tests.toolbox.waiting import until
-
-from .cluster import commands, lose_node, ray_cluster, raylet_of
 
 pytestmark = pytest.mark.long
 

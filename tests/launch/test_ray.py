@@ -1,28 +1,18 @@
-"""Processes, and a whole run, on the nodes of a real Ray cluster."""
+"""Whole runs on the nodes of a real Ray cluster. The launcher itself is tested in plugins/areal-sdk-ray."""
 
-import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
-from areal_sdk.launch.ray.driver import COMPARED, check_versions, own_versions
-from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
-from areal_sdk.launcher import first_exit
-from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.spec import Reservation
-from tests.launch.ray_ranks import RANK, gone, ranks, setup_of
+from areal_sdk_ray.local_cluster import commands, ray_cluster
 from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
 from tests.toolbox.processes import is_alive
 from tests.toolbox.run_records import curve
-
-from .cluster import commands, ray_cluster
 
 pytestmark = pytest.mark.long
 
@@ -32,97 +22,6 @@ def address() -> Iterator[str]:
     """Five nodes with one processor each: an engine, two ranks and two rollout nodes need one each."""
     with ray_cluster(5, cpus=1) as address:
         yield address
-
-
-@pytest.fixture
-async def launcher(address: str, tmp_path: Path) -> AsyncIterator[RayLauncher]:
-    launcher = await open_ray(setup_of(address, tmp_path))
-    yield launcher
-    await launcher.aclose()
-
-
-async def close(children: list[Child]) -> None:
-    await asyncio.gather(*(child.aclose(grace_s=2.0) for child in children))
-
-
-async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
-    launcher: RayLauncher, tmp_path: Path
-) -> None:
-    children = await launcher.launch(ranks(5))
-    places = [child.hello for child in children]
-    assert [place["RANK"] for place in places] == ["0", "1", "2", "3", "4"]
-    assert len({(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in places}) == 1
-    assert [child.log_path for child in children] == [
-        tmp_path / f"trainer-{i}.log" for i in range(5)
-    ]
-
-    os.kill(children[1].pid, signal.SIGKILL)
-    async with asyncio.timeout(60):
-        assert await first_exit(children) is children[1]
-
-    # The room of all five is taken until the job has ended: then another one fits.
-    with pytest.raises(
-        ProcessError, match="no room for engine within 2 s: other jobs, or the rest"
-    ):
-        await launcher.launch([ProcessSpec("engine", RANK, {})])
-    await close(children)
-    await close(await launcher.launch([ProcessSpec("engine", RANK, {})]))
-
-
-async def test_what_the_cluster_does_not_have_is_named_at_once(launcher: RayLauncher) -> None:
-    with pytest.raises(ProcessError, match="trainer-0 needs 2 CPUs on one node, the largest has 1"):
-        await launcher.launch(ranks(1, reserves=Reservation(cpus=2)))
-    with pytest.raises(
-        ProcessError, match=r"6 processes need 6 CPUs \(1 CPU each\), and only 5 of"
-    ):
-        await launcher.launch(ranks(6))
-    with pytest.raises(ProcessError, match="needs 8 GPUs on one node, the largest has 0"):
-        await launcher.launch(ranks(1, reserves=Reservation(gpus=8)))
-
-
-async def test_a_rank_that_fails_to_start_is_named_and_frees_the_room(
-    launcher: RayLauncher,
-) -> None:
-    with pytest.raises(RemoteError, match=r"trainer-1 failed to start.*no such device"):
-        await launcher.launch(ranks(3, fails="1"))
-    await close(await launcher.launch(ranks(5)))
-
-
-async def test_a_process_that_hangs_is_killed_on_its_node(launcher: RayLauncher) -> None:
-    [child] = await launcher.launch([replace(ranks(1)[0], name="engine")])
-    os.kill(child.pid, signal.SIGSTOP)
-    await child.kill()
-    with pytest.raises(ChildDiedError):
-        await child.call("anything", timeout_s=1)
-    await gone(child.pid)
-
-
-async def test_processes_end_with_the_run_however_it_ends(address: str, tmp_path: Path) -> None:
-    launcher = await open_ray(setup_of(address, tmp_path))
-    children = await launcher.launch(ranks(2))
-    await launcher._driver.kill()
-    for child in children:
-        await gone(child.pid)
-    await close(children)
-    await launcher.aclose()
-
-
-def test_a_node_with_another_version_is_refused_before_anything_starts() -> None:
-    own = own_versions()
-    assert own.keys() == {"Python", *COMPARED}
-    assert "+" not in own["torch"], "machines without a GPU have another build"
-    here = {"address": "10.0.0.1", "versions": own}
-    check_versions([here, here], own)
-    for name, version in (("areal-sdk", "0.0.1"), ("Python", "3.9"), ("torch", "")):
-        there = {"address": "10.0.0.2", "versions": {**own, name: version}}
-        told = rf"node 10\.0\.0\.2 has {name} {version or '.none.'}, the main process {own[name]}: install"
-        with pytest.raises(ProcessError, match=told):
-            check_versions([here, there], own)
-
-
-async def test_without_a_cluster_the_cure_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
-        await open_ray(setup_of("127.0.0.1:1", tmp_path))
 
 
 def test_losses_on_five_nodes_are_those_of_one_machine_bit_for_bit(

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ProcessError
-from areal_sdk.launch.ray import launcher as launcher_module
-from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
 from areal_sdk.process import Child
 from areal_sdk.telemetry.waits import current_waits
+from areal_sdk_ray import launcher as launcher_module
+from areal_sdk_ray.launcher import RayLauncher, open_ray
+from areal_sdk_ray.local_cluster import open_cluster, parent_of, raylet_of, raylets_of
 from tests.launch.ray_ranks import gone, ranks, setup_of
 from tests.loop.runs import DEADLINE_S
-
-from .cluster import open_cluster, parent_of, raylet_of, raylets_of
 
 pytestmark = pytest.mark.long
 

@@ -1,6 +1,6 @@
-"""A Ray cluster of several nodes on this machine: real raylets, in a process of their own.
+"""A Ray cluster of several nodes on this machine, for tests and to try a run: real raylets, in a process of their own.
 
-python -m tests.launch.cluster NODES CPUS HEAD_CPUS      # prints its address; ends when its input ends
+python -m areal_sdk_ray.local_cluster NODES CPUS HEAD_CPUS      # prints its address; ends when its input ends
 
 Lines of its input change it: `add`, and `lose PID...`, which kills the first node after the head that has one of the raylets.
 """
@@ -52,7 +52,7 @@ def open_cluster(
 ) -> Iterator[RayCluster]:
     """A cluster whose `nodes` have `cpus` processors each, the head among them; `env` is for all that it starts."""
     numbers = (nodes, cpus, cpus if head_cpus is None else head_cpus)
-    command = [sys.executable, "-m", "tests.launch.cluster", *map(str, numbers)]
+    command = [sys.executable, "-m", "areal_sdk_ray.local_cluster", *map(str, numbers)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

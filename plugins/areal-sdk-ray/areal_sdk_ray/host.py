@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.process.logs import open_log
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.launcher import JOIN, KeptPort
 
 LAST_BYTES = 2000
 IDLE_S = 600.0
@@ -59,9 +58,9 @@ class RayHost:
         """Start the process; its output goes to `log`, or to a file of this node where that is not writable."""
         assert self._process is None
         self._log = _writable(Path(log))
-        with open_log(self._log) as file:
+        with open(self._log, "ab", opener=_for_this_user) as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-P", "-m", "areal_sdk.join", *arguments],
+                [sys.executable, "-u", "-P", "-m", JOIN, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -104,6 +103,11 @@ class RayHost:
                 return file.read().decode(errors="replace")
         except OSError:
             return ""
+
+
+def _for_this_user(path: str, flags: int) -> int:
+    """Open a log that only this user may read: what agents print is in it."""
+    return os.open(path, flags, 0o600)
 
 
 def minor_version() -> str:

@@ -3,27 +3,30 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import (
-    ChildDiedError,
-    ConfigError,
-    ProcessError,
-    raised_here,
-    require_package,
+from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, raised_here
+from areal_sdk.launcher import (
+    START_TIMEOUT_S,
+    TOKEN_VARIABLE,
+    Child,
+    LauncherSetup,
+    Listener,
+    ProcessSpec,
+    Starter,
+    rank_environment,
+    spawn,
+    split_address,
+    waiting,
 )
-from areal_sdk.launcher import START_TIMEOUT_S, LauncherSetup
-from areal_sdk.process import JSON, Child, ProcessSpec, spawn
-from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
-from areal_sdk.process.network.listen import Listener, Starter
-from areal_sdk.process.pools.background import BackgroundTasks
-from areal_sdk.telemetry.waits import waiting
 
-DRIVER = "areal_sdk.launch.ray.driver:main"
+JSON = Any
+
+DRIVER = "areal_sdk_ray.driver:main"
 DRIVER_START_S = 120.0
 """Seconds for the driver to join the cluster."""
 ANSWER_S = 300.0
@@ -39,7 +42,6 @@ CONNECT_S = 90.0
 
 async def open_ray(setup: LauncherSetup) -> "RayLauncher":
     """Connect to the cluster. ConfigError if there is none."""
-    require_package("ray", extra="ray", needed_for="placing processes in a Ray cluster")
     cluster = setup.cluster
     spec = ProcessSpec(
         "driver",
@@ -77,7 +79,7 @@ class RayLauncher:
         self.host = split_address(listener.address)[0]
         self._log_dir = log_dir
         self._placement_timeout_s = placement_timeout_s
-        self._background = BackgroundTasks()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         job = f"{specs[0].role}-{secrets.token_hex(3)}"
@@ -89,9 +91,7 @@ class RayLauncher:
             await self._free(job)
             raise
         everyone = asyncio.gather(*(asyncio.shield(child.exited) for child in children))
-        everyone.add_done_callback(
-            lambda _: self._background.begin(self._free(job), name=f"free {job}")
-        )
+        everyone.add_done_callback(lambda _: self._begin(self._free(job), name=f"free {job}"))
         return children
 
     async def has_room(self, specs: Sequence[ProcessSpec], *, timeout_s: float) -> bool:
@@ -113,7 +113,7 @@ class RayLauncher:
 
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
-        await self._background.finish()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._listener.aclose()
         await self._driver.aclose(grace_s=10.0)
 
@@ -197,7 +197,13 @@ class RayLauncher:
             with contextlib.suppress(ProcessError):
                 await self._ask("signal", {"job": job, "name": name, "number": number})
 
-        self._background.begin(send(), name=f"signal {name}")
+        self._begin(send(), name=f"signal {name}")
+
+    def _begin(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Keep a task that nobody awaits until it ends, or until the launcher is closed."""
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
 def _wanted(specs: Sequence[ProcessSpec]) -> list[JSON]:
@@ -214,15 +220,15 @@ def with_ranks(
     placed = []
     for rank, (spec, node) in enumerate(zip(specs, nodes, strict=True)):
         before = [other["address"] for other in nodes[:rank]].count(node["address"])
-        env = {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(len(specs)),
+        env = rank_environment(
+            rank,
+            len(specs),
+            master=nodes[0]["address"],
+            port=nodes[0]["port"],
             # Ray shows each process only its own GPUs: its first one is its own.
-            "LOCAL_RANK": "0" if node["gpus"] else str(before),
-            "LOCAL_WORLD_SIZE": "1" if node["gpus"] else str(len(specs)),
-            "MASTER_ADDR": nodes[0]["address"],
-            "MASTER_PORT": str(nodes[0]["port"]),
-        }
+            local_rank=0 if node["gpus"] else before,
+            local_world_size=1 if node["gpus"] else len(specs),
+        )
         placed.append(replace(spec, env={**env, **spec.env}))
     return placed
 

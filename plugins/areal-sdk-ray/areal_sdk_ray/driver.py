@@ -21,10 +21,11 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from areal_sdk.errors import ConfigError, ProcessError
-from areal_sdk.launch.ray.demand import Demand, NodeRoom, shortage
-from areal_sdk.launch.ray.host import RayHost, minor_version, versions
-from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
-from areal_sdk.process.network.handshake import split_address
+from areal_sdk.launcher import Channel, ChannelClosedError, Request, split_address
+from areal_sdk_ray.demand import Demand, NodeRoom, shortage
+from areal_sdk_ray.host import RayHost, minor_version, versions
+
+JSON = Any
 
 REACH_S = 10.0
 """Seconds for the cluster's address to accept a connection."""
@@ -33,7 +34,7 @@ STARTED_S = 120.0
 SHORTAGES = ("NO_RESOURCES", "INFEASIBLE")
 """States that Ray's scheduler gives to a group that waits for room. Groups in other states wait for
 the scheduler, or for a node's answer."""
-COMPARED = ("areal-sdk", "torch", "transformers", "numpy")
+COMPARED = ("areal-sdk", "areal-sdk-ray", "torch", "transformers", "numpy")
 """A node with other versions of these could compute something else, or not understand the run's frames."""
 
 
