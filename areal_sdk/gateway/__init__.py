@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Gateway` brings the web server: agents in workers want `ApiError`, and not that."""
+    """Import `Gateway` on first use: it brings the web server, and agents in workers need only `ApiError`."""
     if name == "Gateway":
         from areal_sdk.gateway.app import Gateway
 

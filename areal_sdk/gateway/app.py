@@ -65,9 +65,8 @@ class Gateway:
     ) -> None:
         """`users` and `external` are for callers from outside; `quota` is the admin key's own.
 
-        `unknown_fields`: whether a request that holds what cannot be honoured is refused, or is
-        answered without it and with a notice. `membership`: this is one of several processes that
-        serve at one address.
+        `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
+        them and with a notice. `membership` is given if several processes serve at one address.
         """
         tokenizer = renderer.tokenizer
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
@@ -190,7 +189,7 @@ class Gateway:
         return web.Response(text=text, content_type="text/plain")
 
     async def _get_own_counts(self, request: web.Request) -> web.StreamResponse:
-        """The counts of this process, for the one that was asked for those of all."""
+        """The counts of this process, for another process that was asked for the counts of all."""
         if not is_from_peer(request):
             return await not_found(request)
         counts = self._metrics.to_json()

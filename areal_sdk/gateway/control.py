@@ -23,8 +23,7 @@ from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
 _REPLY_WAIT_S = 2.0
-"""Seconds that a request for feedback waits for the reply it speaks of, which may still be on its way to be
-recorded."""
+"""Seconds that a reward waits for the reply that it names, which may not be recorded yet."""
 
 
 class ControlPlane:
@@ -229,7 +228,7 @@ class ControlPlane:
 
 
 class EngineControl:
-    """The version that is served, and holding it."""
+    """The part of an engine that the control plane uses: its version, and holding it."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
@@ -251,7 +250,7 @@ async def _reward_fields(request: web.Request) -> Fields:
 
 
 async def _reply_over(session: Session, turn: Any) -> None:
-    """Wait for a reply that is still streamed: its client left just now, or has all but its last words."""
+    """Wait for a reply that is still streamed. Its client left just now, or lacks only the end."""
     over = session.streaming.get(turn) if isinstance(turn, str) else None
     if over is None:
         return
@@ -283,7 +282,8 @@ def _parse_limits(fields: Fields) -> SessionLimits | None:
 
 
 def _parse_sampling(fields: Fields, own: SamplingPolicy) -> SamplingPolicy | None:
-    """The settings that the session is asked to have. Others are those of the server's `own`."""
+    """The sampling settings that a request asks for its session. The other settings are those of `own`, the
+    server's."""
     given = fields.mapping("sampling")
     if given is None:
         return None
@@ -312,7 +312,7 @@ def _summary(session: Session, external: ExternalSession | None) -> dict[str, An
 
 
 def _trace(session: Session, external: ExternalSession | None) -> dict[str, Any]:
-    """Everything that is known of a session: its turns in tokens, its verdicts, its notices."""
+    """The whole record of a session: its turns in tokens, its verdicts, its notices."""
     return {
         **_summary(session, external),
         "notices": session.notices,

@@ -34,7 +34,7 @@ class ApiError(ArealError):
         self.fault = fault
         """The infrastructure fault behind the error, as noted on the session."""
         self.allow = allow
-        """The methods that the path takes, of an error with status 405."""
+        """The methods that the path takes, for an error with status 405."""
 
     @property
     def type(self) -> str:
@@ -108,14 +108,14 @@ class MalformedCallError(ArealError, ValueError):
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """The client wrote something we do not accept; the message names the field."""
+    """The error of a request that is not accepted. The message names the field."""
     return ApiError(400, message, param=param, code=code)
 
 
 def context_overflow(
     *, prompt_tokens: int, max_context: int, at_least: bool = False, param: str = "messages"
 ) -> ApiError:
-    """Agents shorten their history when they see exactly this code."""
+    """The error of a prompt that does not fit. Agents shorten their history when they see exactly its code."""
     return ApiError(
         400,
         f"This model's maximum context length is {max_context} tokens. However, your messages "
@@ -126,7 +126,8 @@ def context_overflow(
 
 
 def limit_reached(what: str) -> ApiError:
-    """A limit of the episode is used up. This is an outcome, so a 400 that no SDK retries."""
+    """The error of a request beyond a limit of the episode. Reaching a limit is an outcome, so this is a 400, which
+    no SDK retries."""
     return ApiError(400, f"The episode limit was reached: {what}.", code="episode_limit_reached")
 
 
@@ -140,7 +141,7 @@ def session_lost() -> ApiError:
 
 
 def gateway_lost() -> ApiError:
-    """The process that owns the session is gone, and another one is about to take its place."""
+    """The error while the process that owns the session is gone, and another one is about to take its place."""
     return ApiError(
         503,
         "The gateway process that holds this session died: another one takes its place. Ask again.",
@@ -160,8 +161,8 @@ def session_closed() -> ApiError:
 
 
 def episode_judged(what: str) -> ApiError:
-    """The error of a reward that comes after the episode's final reward. A learner may have read
-    that reward already, so no other replaces it."""
+    """The error of a reward that comes after the episode's final reward. A learner may have read the final reward
+    already, so no later one replaces it."""
     return ApiError(
         409,
         f"The episode of {what} is over and has its reward, which is final.",
@@ -182,7 +183,7 @@ def judged_elsewhere(judges: str) -> ApiError:
 
 
 def learning_ended() -> ApiError:
-    """The run writes its last weights and still answers, but it trains no more."""
+    """The error of a reward while the run writes its last weights: it still answers, but it trains no more."""
     return ApiError(
         503,
         "Learning has ended and the server is about to stop: this reward is not kept.",
@@ -192,7 +193,7 @@ def learning_ended() -> ApiError:
 
 
 def server_stopping() -> ApiError:
-    """A request was still running when the time that a server gives them at its end was over."""
+    """The error of a request that was still running when the server's time to finish requests was over."""
     return ApiError(
         503, "The server is stopping: this answer was not finished.", code="server_stopping"
     )

@@ -106,7 +106,8 @@ class ModelPlane:
         return handler
 
     def _stored(self, act: Callable[[Session, str, Query], web.Response]) -> Handler:
-        """The data of a session belongs to the session alone: the admin, who has none, finds nothing."""
+        """The handler of stored data, which belongs to one session alone. The admin has no session, and finds
+        nothing."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
             with self._access.reading(request) as session:

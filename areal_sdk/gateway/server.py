@@ -37,11 +37,11 @@ KEEP_ALIVE_S = 75.0
 _MOST_FILES = 65_536
 
 _REFUSALS_S = 60.0
-"""Requests that are no HTTP have one line in the log in such a time."""
+"""Seconds for which requests that are no HTTP share one line in the log."""
 
 
 def check_host(host: str, *, has_given_key: bool) -> None:
-    """ConfigError for an address that others reach, where nobody chose a key."""
+    """Raise ConfigError if other machines reach the address and no key was chosen."""
     if host not in _LOOPBACK and not has_given_key:
         raise ConfigError(
             f"refusing to listen on {host} with a generated admin key: give one "
@@ -142,7 +142,7 @@ class HttpServer:
             await runner.cleanup()
 
     def _allow_origins(self, app: web.Application) -> None:
-        """Browsers ask before they call, and look at every answer."""
+        """Let web pages of the allowed origins call: browsers ask before they call, and check every answer."""
 
         async def allow(request: web.Request, response: web.StreamResponse) -> None:
             origin = request.headers.get("Origin", "")
@@ -194,10 +194,9 @@ def _allowed_headers(request: web.Request) -> str:
 
 
 async def _close_silent(server: web.Server, *, most: int) -> None:
-    """Close connections that send no request: after `HEAD_S`, the oldest at once where many are open.
-
-    And those that send requests and read no answer. Without this, half a request a connection, or
-    answers that nobody takes, would hold every connection that the process may have.
+    """Close connections that send no request: after `HEAD_S`, or, if many are open, the oldest ones at once. Close
+    also those that send requests and read no answer. Otherwise half requests, or answers that nobody reads, could use
+    up all connections that the process may have.
     """
     loop = asyncio.get_running_loop()
     spoke: set[Any] = set()
@@ -271,7 +270,8 @@ def reserve_port(host: str, port: int) -> socket.socket:
 
 
 def check_can_listen(host: str, port: int, *, has_given_key: bool) -> None:
-    """ConfigError for an address where a server may not listen, or cannot now: before it loads its model."""
+    """Raise ConfigError for an address at which a server may not or cannot listen, before the server loads its
+    model."""
     check_host(host, has_given_key=has_given_key)
     reserve_port(host, port).close()
 

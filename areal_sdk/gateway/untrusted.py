@@ -22,7 +22,8 @@ import orjson
 T = TypeVar("T")
 
 LARGE = 32_768
-"""Characters or bytes. The loop does less at once in milliseconds; a thread costs a tenth of one."""
+"""Size, in characters or bytes, from which work goes to a thread. The loop does smaller work in milliseconds; a
+thread costs a tenth of one."""
 
 _NUM_THREADS = 2
 """Number of large requests that are prepared at once. Each may take a hundred bytes of memory per
@@ -71,7 +72,7 @@ class LargeWork:
         self._trimming: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
-        """The result of `work`, done here where `size` is small and in a thread where it is large."""
+        """The result of `work`, which is done at once if `size` is small, and in a thread if it is large."""
         if is_small(size):
             return work()
         loop = asyncio.get_running_loop()
@@ -96,7 +97,8 @@ class LargeWork:
     @classmethod
     @contextmanager
     def _short_turns(cls) -> Iterator[None]:
-        """The interval is the process's own, so all gateways in it count together."""
+        """Shorten the interval while threads work. It belongs to the process, so all gateways of the process count
+        together."""
         if not cls._num_running:
             cls._usual_interval_s = sys.getswitchinterval()
             sys.setswitchinterval(min(_SHORT_TURN_S, cls._usual_interval_s))
@@ -133,8 +135,7 @@ _MARK_OR_STRING = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def most_values(max_context: int) -> int:
-    """A number of values above that of any body that fits the context: each value is told in
-    tokens."""
+    """A number of values that no body exceeds if it fits the context, since each value takes tokens."""
     return max(_LEAST_VALUES, _VALUES_A_TOKEN * max_context)
 
 
@@ -159,13 +160,13 @@ def _num_marks(raw: bytes, mark: bytes) -> int:
 _QUOTE = ord('"')
 
 MAX_DEPTH = 200
-"""Levels of a caller's value. The rest up to 254 is for the objects that hold the value."""
+"""Maximum depth of a caller's value. The levels up to 254 are left for the objects that hold the value."""
 
 _WRITTEN_DEPTH = 254
 
 
 def loads(text: bytes | str) -> Any:
-    """The value; `orjson.JSONDecodeError` where it is not JSON or too deep.
+    """The value. `orjson.JSONDecodeError` if the text is not JSON, or too deep.
 
     >>> loads("[1, 2]")
     [1, 2]

@@ -1,4 +1,4 @@
-"""The end of a gateway: answers that are running get a little time, then the error of a server that stops."""
+"""The end of a gateway: running answers get a little time, and then the error of a server that stops."""
 
 import asyncio
 

@@ -13,12 +13,12 @@ _MOST = 65_536
 class Claims:
     """The latest names of sessions of one shard, as digests in a file that survives the process.
 
-    Sessions are lost with their process. Without this a caller who goes on with one would get a new
-    session of the same name, and its episode would lack its beginning.
+    Sessions are lost with their process. Without the claims, a caller who continues a lost session would get a new
+    one of the same name, whose episode would lack its beginning.
     """
 
     def __init__(self, path: Path, *, secret: bytes) -> None:
-        """`secret`: known to the processes of one server, so that the file gives no name away."""
+        """`secret` is known to the processes of one server alone, so that the file gives no name away."""
         self._secret = secret
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -150,16 +150,16 @@ class Answer:
         """Status of the answer; 0 until the head is whole."""
         self.is_over = False
         self.closes = False
-        """The connection ends with this answer."""
+        """Whether the connection ends with this answer."""
         self.ends_with_connection = False
-        """The end of the connection, and nothing else, ends the answer."""
+        """Whether only the end of the connection ends the answer."""
         self._is_head = is_head
         self._is_chunked = False
         self._is_last_chunk = False
         self._line = b""
         """Bytes whose line is not whole yet."""
         self._left = 0
-        """Bytes to come before the next size of a chunk, or before the end."""
+        """Number of bytes that are still to come before the size of the next chunk, or before the end."""
 
     def feed(self, data: bytes) -> None:
         if not self.status:
@@ -295,7 +295,7 @@ def _whole(request: web.Request, body: bytes) -> bytes:
 
 
 def _head(request: web.Request, framing: bytes) -> bytes:
-    """The request as the client wrote it, but for its connection and the framing of its body."""
+    """The head of the request as the client wrote it, except for its connection and the framing of its body."""
     minor = request.version.minor
     lines = [f"{request.method} {request.raw_path} HTTP/1.{minor}".encode()]
     lines += [
@@ -307,7 +307,8 @@ def _head(request: web.Request, framing: bytes) -> bytes:
 
 
 async def _copy(answer: Answer, link: _Link, request: web.Request) -> bool:
-    """Write the answer to the client; whether any of it came. Returns at its end, or when one of the two has gone."""
+    """Write the answer to the client. Returns at the answer's end, or when client or owner has gone: whether any part
+    of the answer came."""
     held = b""
     has_begun = False
     while not answer.is_over and (data := await link.read()):

@@ -1,4 +1,4 @@
-"""The other gateway processes, as one of them sees them: who answers a request, and what all know together."""
+"""The other gateway processes, from the side of one of them: which one answers a request, and sums over all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -54,7 +54,7 @@ class Peers:
         self._accounts = accounts
         self._mover = Mover()
         self._latest: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
-        """The owner of the latest request of a connection, where it is another process."""
+        """The owner of the latest request of each connection, if that owner is another process."""
         self._hops: Mapping[int, Hop] = {
             number: Hop(
                 membership.socket_of(number), door=membership.door_of(number), mover=self._mover
@@ -153,7 +153,7 @@ async def _text_in_body(request: web.Request, field: str) -> str | None:
 
 
 def _parsed(raw: bytes) -> Mapping[str, Any]:
-    """A body as JSON; empty for another one, of which the handler says what is wrong."""
+    """A body as JSON. Empty if it is no JSON object: the handler then says what is wrong."""
     try:
         body = parse_body(raw) if raw else {}
     except ApiError:

@@ -24,7 +24,7 @@ class Shard:
     """
 
     def __init__(self, number: int = 0, size: int = 1, *, users: Collection[str] = ()) -> None:
-        """`users`: the names of all accounts."""
+        """`users` are the names of all accounts."""
         self.number = number
         self.size = size
         self._users = frozenset(users)
@@ -46,18 +46,18 @@ class Shard:
         return self.of_session(f"{group}/0")
 
     def of_key(self, key: str) -> int | None:
-        """The owner of the session that has this key of its own; None for other keys."""
+        """The owner of the session whose own key this is; None for other keys."""
         return self._marked(_KEY, key)
 
     def of_slug(self, slug: str) -> int | None:
-        """The owner of the session that has this address of its own; None for a name."""
+        """The owner of the session whose own address this is; None for a name that a caller chose."""
         return self._marked(_SLUG, slug)
 
     def of_reply(self, reply_id: str) -> int | None:
         return self._marked(_REPLY, reply_id)
 
     def new_session_id(self, prefix: str) -> str:
-        """An id that nobody has, of a session of this process."""
+        """A new id for a session of this process."""
         while True:
             session_id = f"{prefix}{secrets.token_hex(8)}"
             if self.of_session(session_id) == self.number:

@@ -40,7 +40,8 @@ class UsageFile:
         return self._numbers[account * self._width : (account + 1) * self._width]
 
     def forget(self, shard: int) -> None:
-        """The process of that shard is gone: nothing of it runs or is open."""
+        """Forget the counts of a process that is gone: none of its requests runs, and none of its sessions is
+        open."""
         for account in range(self._num_accounts):
             with RowLock(self.descriptor, account):
                 at = account * self._width + _ALLOWANCES + _COUNTS * shard
@@ -72,7 +73,7 @@ class RowLock:
 
 
 class SharedUsage(Usage):
-    """One process's view of a row. The counts are sums over all processes; it changes its own."""
+    """One process's view of a row. The counts are sums over all processes. A process changes only its own part."""
 
     def __init__(self, file: UsageFile, account: int, quota: Quota, *, shard: int) -> None:
         super().__init__(quota)
@@ -121,7 +122,7 @@ class SharedUsage(Usage):
 
     @contextmanager
     def _held(self) -> "Iterator[memoryview[float]]":
-        """The row, locked, and `self` as it is for all processes."""
+        """The locked row, with the allowances of `self` set to those that all processes share."""
         with self._lock:
             row = self._file.row(self._account)
             allowances = (self.requests, self.tokens)

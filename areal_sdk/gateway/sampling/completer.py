@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_ANNOUNCED = 100
 _LONGEST_SHOWN = 100
-"""Characters of a client's value in a notice."""
+"""Maximum number of characters of a client's value in a notice."""
 
 OnAbandoned = Callable[[RecordAbandoned], None]
 """Takes the function that records an unfinished completion as a turn, after its client left."""
@@ -97,7 +97,7 @@ class Completer:
     async def count(
         self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
     ) -> int:
-        """Prompt tokens that the request would have in this session."""
+        """The number of prompt tokens that the request would have in this session."""
         placed = await self._prompts.prepare_messages(
             session, request, num_bytes, num_bytes, is_counted=True
         )
@@ -173,9 +173,9 @@ class Completer:
     ) -> AsyncGenerator[Delta, None]:
         """Sample one completion. Closing this generator early frees the engine's slot.
 
-        With `left` it streams: deltas come as they are sampled, and a consumer that goes, or a session
-        that ends, after some came hands over what adds these to the session as a turn. Without it,
-        everything is read at the end, which is cheaper, and what is not finished is nothing.
+        With `left` it streams: deltas come as they are sampled. If the consumer goes, or the session ends, after some
+        deltas came, `left` gets a function that adds them to the session as a turn. Without `left` everything is read
+        at the end, which is cheaper, and an unfinished completion leaves nothing.
         """
         reader = CompletionReader(
             self.tokenizer, self.renderer, session, prepared, streams=left is not None
@@ -283,7 +283,7 @@ def _is_unlimited(session: Session, prepared: Prepared) -> bool:
 
 
 _CUT = GenerateChunk((), (), (), FinishReason.LENGTH)
-"""Ends an answer that rambles on until its time is over: an outcome, for its engine is well."""
+"""The last chunk of an answer that goes on until its time is over. This is an outcome and no fault of the engine."""
 
 
 async def _nothing() -> AsyncIterator[GenerateChunk]:

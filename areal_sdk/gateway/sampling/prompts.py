@@ -77,7 +77,7 @@ class PromptBuilder:
         num_bytes: int | None,
         num_new: int | None,
     ) -> Prepared:
-        """The longest end of the conversation that leaves room for an answer, in few attempts."""
+        """Place the longest end of the conversation that leaves room for an answer, found in few attempts."""
 
         async def prepare(asked: ChatRequest) -> Prepared | None:
             try:
@@ -104,9 +104,8 @@ class PromptBuilder:
         return await self.prepare_messages(session, cuts[high].of(request), num_bytes, num_new)
 
     def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
-        """Tokens that the prompt has at least, by the characters and the number of its messages.
-
-        A template may trim their texts, and leave the thoughts of an assistant out.
+        """A lower bound of the prompt's tokens, from the number of its messages and their characters. A template may
+        trim texts, and leave out the thoughts of an assistant.
         """
         messages, most = request.messages, self._tokenizer.most_characters_a_token
         is_short = most is None or (
@@ -136,7 +135,8 @@ class PromptBuilder:
 
     @contextmanager
     def _refusing_overflow(self, *, num_before: int = 0, param: str = "messages") -> Iterator[None]:
-        """`num_before`: tokens of the prompt before the text that is encoded."""
+        """Turn `TooManyTokensError` into the client's error. `num_before` is the number of prompt tokens before the
+        encoded text."""
         try:
             yield
         except TooManyTokensError as exc:
@@ -156,7 +156,7 @@ class PromptBuilder:
         *,
         is_counted: bool = False,
     ) -> Prepared:
-        """`is_counted`: a text that might fit is encoded to its end even if it does not."""
+        """Render the prompt of messages. `is_counted` encodes a text to its end even if it turns out not to fit."""
         if is_small(num_new or 0) and not session.placing.locked():
             messages, placement = self._place(session.history, request, num_bytes)
         else:
@@ -250,7 +250,7 @@ class PromptBuilder:
     def _place_tokens(
         self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
     ) -> Prepared:
-        """Token ids are taken as they are; they extend the longest turn that they begin with."""
+        """Place token ids, which are taken as they are. They extend the longest turn with which they begin."""
         turns = session.turns
         agreed = agreements(turns, tokens)
         begun = [index for index, turn in enumerate(turns) if agreed[index] == turn.num_tokens]

@@ -61,7 +61,7 @@ def _overlap(text: str, stop: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """The tokens behind the events before it, for clients that want logprobs."""
+    """The tokens of the preceding events, for clients that want logprobs."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
@@ -80,7 +80,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The end of one completion: it is recorded."""
+    """The end of one completion, which is recorded by now."""
 
     turn: Turn
     index: int
@@ -112,13 +112,13 @@ class Prepared:
     """Text at the prompt's end that is the beginning of the answer."""
     max_new_tokens: int = 0
     client_chose_length: bool = False
-    """The client's own limit is the shortest: reaching it does not truncate the episode."""
+    """Whether the client's own limit is the shortest. Reaching it does not truncate the episode."""
     sampling: Sampling = field(default_factory=Sampling)
 
     def sampled_by(
         self, sampling: Sampling, *, max_new_tokens: int, client_chose_length: bool
     ) -> "Prepared":
-        """This request with what decides how its answer is sampled."""
+        """This request with the settings by which its answer is sampled."""
         return Prepared(  # every request comes here: `replace` costs four times as much
             self.request,
             self.prompt,
@@ -133,7 +133,7 @@ class Prepared:
         )
 
     def as_choice(self, number: int) -> "Prepared":
-        """One of several answers to it: of a seeded request each has a seed of its own."""
+        """The request for one of several answers. If the request has a seed, each answer gets a seed of its own."""
         if not number or self.request.seed is None:
             return self
         return replace(self, request=replace(self.request, seed=self.request.seed + number))
@@ -211,7 +211,7 @@ class CompletionReader:
         return self._unread()
 
     def _unread(self) -> list[Delta]:
-        """The deltas of all tokens that no delta told of yet."""
+        """The deltas of all tokens that are in no delta yet."""
         deltas: list[Delta] = []
         begin, self._num_read = self._num_read, len(self._tokens)
         new = self._tokens[begin:]
@@ -362,7 +362,7 @@ class CompletionReader:
 def _shared_beginning(
     turns: Sequence[Turn], prompt: tuple[int, ...], parent: int | None, fork: ForkReason | None
 ) -> tuple[int | None, int]:
-    """The turn that begins like the prompt for longest, and for how many tokens."""
+    """The turn with the longest beginning in common with the prompt, and the length of that beginning in tokens."""
     if parent is not None and fork is None:
         return parent, turns[parent].num_tokens
     agreed = agreements(turns, prompt)
@@ -373,7 +373,7 @@ def _shared_beginning(
 
 
 def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
-    """The reason why a prompt of token ids does not go on from the latest turn; None if it does."""
+    """The reason why a prompt of token ids does not continue the latest turn; None if it does."""
     prompt = prepared.prompt.tokens
     if any(t.num_prompt == len(prompt) and t.prompt_tokens == prompt for t in turns):
         return ForkReason.RESAMPLED

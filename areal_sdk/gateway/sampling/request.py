@@ -55,7 +55,7 @@ class ChatRequest:
     prefill: str = ""
     """The beginning of the answer, written by the client. The policy goes on from there."""
     drops_oldest: bool = False
-    """Leave the oldest messages out where the context is too short for all of them."""
+    """Whether the oldest messages are left out if the context is too short for all of them."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the chat template, such as enable_thinking."""
 
@@ -134,7 +134,7 @@ _MOST_TOP_K = 2**30
 
 
 def _computable(sampling: Sampling) -> Sampling:
-    """The same distribution in numbers that every engine takes."""
+    """The same sampling settings in numbers that every engine accepts."""
     return replace(
         sampling,
         temperature=sampling.temperature if sampling.temperature >= _LEAST_TEMPERATURE else 0.0,

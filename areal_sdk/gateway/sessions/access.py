@@ -100,7 +100,7 @@ class Access:
 
     @contextmanager
     def reading(self, request: web.Request) -> Iterator[Session]:
-        """The session that a request reads from; an empty one where there is none yet."""
+        """The session that a request reads from; an empty one if there is none yet."""
         if (known := self._find(self.caller(request))) is not None:
             yield known
             return
@@ -112,8 +112,7 @@ class Access:
 
     @contextmanager
     def counting(self, request: web.Request) -> Iterator[Session]:
-        """The session, as by `reading`, for a request that costs what a prompt costs: it counts
-        against the quota."""
+        """The same as `reading`, for a request that costs as much as a prompt and so counts against the quota."""
         caller = self.caller(request)
         external = None if caller.session is None else self._external.get(caller.session.id)
         account = caller.account or (external.account if external is not None else None)

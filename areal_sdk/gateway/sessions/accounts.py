@@ -49,7 +49,7 @@ class Account:
         self._usage.open_sessions(count)
 
     def close_session(self) -> None:
-        """One of the open sessions takes no more turns."""
+        """Count one open session less: it takes no more turns."""
         self._usage.close_session()
 
     def spend_tokens(self, count: int) -> None:
@@ -129,7 +129,7 @@ class Allowance:
         self._left -= amount
 
     def wait_s(self) -> float:
-        """Seconds until one more may be spent; 0 when it may be now."""
+        """Seconds until one more may be spent; 0 if one may be spent now."""
         if self.per_minute is None:
             return 0.0
         self._refill()

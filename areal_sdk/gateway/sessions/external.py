@@ -53,7 +53,7 @@ class ExternalLimits:
     group_size: int | None = None
     """Required size of every group, on a server that learns from groups."""
     keeps_rewards: bool = True
-    """Whether somebody may learn from the sessions that callers name, or write them down."""
+    """Whether the sessions that callers name may be learnt from, or recorded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class ExternalSession:
     ended: Ending | None = None
     is_finished: bool = False
     num_charged: int = 0
-    """Sampled tokens that its account has paid for."""
+    """Number of sampled tokens that were charged to its account."""
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -113,7 +113,7 @@ class SessionObserver(Protocol):
     def opened(self, external: ExternalSession) -> None: ...
 
     def finished(self, external: ExternalSession) -> None:
-        """The session takes no more turns and no more rewards."""
+        """Take a session that is final: it gets no more turns and no more rewards."""
 
 
 class ExternalSessions:
@@ -138,7 +138,7 @@ class ExternalSessions:
         """Ids of sessions and replies whose finished episodes have a reward -> the account of each."""
 
     def observe(self, observer: SessionObserver | None) -> None:
-        """Tell `observer` of every session from now on, those that are open among them."""
+        """Tell `observer` of every session from now on, and of those that are open already."""
         self._has_ended = False
         self._observer = observer
         for external in self:
@@ -180,7 +180,7 @@ class ExternalSessions:
 
     @property
     def takes_rewards(self) -> bool:
-        """Whether anybody wants rewards: else a session is forgotten as it ends. A 503 if nobody does any more."""
+        """Whether rewards are kept; else a session is forgotten when it ends. Raises a 503 if learning has ended."""
         if self._has_ended:
             raise learning_ended()
         return self._observer is not None
@@ -204,10 +204,9 @@ class ExternalSessions:
         split: str = SPLIT,
         **options: Any,
     ) -> ExternalSession:
-        """A new session of `account`; 429 where its quota has no room for one.
-
-        `is_counted`: it counts as one of the account's open sessions already. `is_alone`: it is for one
-        request, so nobody goes on with it.
+        """A new session of `account`; 429 if its quota has no room for one. `is_counted`: the session is counted as
+        one of the account's open sessions already. `is_alone`: the session is for one request, so nobody continues
+        it.
         """
         if not is_counted:
             account.open_sessions()
@@ -273,7 +272,7 @@ class ExternalSessions:
         turn: int | str | None = None,
         choice: int | None = None,
     ) -> PostedReward:
-        """Keep a verdict. One on the episode ends it, if anybody learns from it.
+        """Keep a verdict. A verdict on the episode ends the session, if the run learns from it.
 
         A session that was opened through the control plane has a trace, which shows its verdicts.
         """
@@ -294,7 +293,7 @@ class ExternalSessions:
         return posted
 
     def end(self, external: ExternalSession, why: Ending) -> None:
-        """No more turns. Safe to call twice."""
+        """End the session: it takes no more turns. Safe to call twice."""
         if external.ended is not None:
             return
         external.ended = why

@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(slots=True)
 class _RecordedAnswer:
-    """The content of a turn, for telling why a client's version of the turn differs."""
+    """The content of a turn, kept to tell how a client's version of the turn differs."""
 
     turn: int
     message: Message
@@ -147,7 +147,7 @@ class History:
             self._parents.add(placement.parent)
 
     def _speak(self, placement: Placement, message: Message, turn: int) -> str:
-        """Remember the text of an answer; returns what was said to its question before."""
+        """Remember the text of an answer. Returns the text of earlier answers to the same question."""
         new = placement.chain.messages[placement.num_matched :]
         asked = any(m.get("role") != "tool" for m in new)
         earlier = None if asked else placement.parent
@@ -175,7 +175,7 @@ class History:
         return self._reason_for_new_root(chain)
 
     def _chain(self, root: Key, messages: Sequence[Message]) -> "_Chain":
-        """Keys of every prefix; only what the last request did not hold is computed."""
+        """The keys of every prefix. Only the part that the last request did not hold is computed."""
         last = self._last
         same = 0
         if last.keys and last.keys[0] == root:
@@ -201,7 +201,7 @@ class History:
         return chain
 
     def _prove(self, before: Key, answer: _RecordedAnswer) -> None:
-        """Remember an answer by the ids of its calls, for clients that leave the text beside them out."""
+        """Remember an answer by the ids of its calls, for clients that leave out the text beside the calls."""
         by_id = calls_by_id({**answer.message, "content": ""})
         assert by_id is not None, "it has calls, each with an id"
         key = _link(before, meaning(answer.message))
@@ -210,9 +210,8 @@ class History:
         self._proven[_link(before, by_id)] = key
 
     def _with_thought(self, key: Key, reasoning: str) -> Key:
-        """The key of an answer after the thought that its client sends back with it.
-
-        A client that puts a stream together may hold the last piece of the thought alone.
+        """The key of an answer with the thought that its client sends back. A client that assembles a stream may have
+        kept only the last piece of the thought.
         """
         answer = self._answers.get(key)
         if answer is None or not reasoning or reasoning == answer.reasoning:
@@ -224,7 +223,7 @@ class History:
         return key if reasoning == answer.reasoning else _link_thought(key, reasoning)
 
     def _reason_without_rewriting(self, chain: "_Chain", parent: int | None) -> ForkReason | None:
-        """Everything the model is said to have said, it did say."""
+        """The reason for a branch of a client that changed no answer of the model."""
         if chain.keys[-1] in self._asked:
             return ForkReason.RESAMPLED
         if parent is not None:
@@ -232,7 +231,7 @@ class History:
         return self._reason_for_new_root(chain)
 
     def _reason_for_new_root(self, chain: "_Chain") -> ForkReason:
-        """No recorded turn is continued although the session has some."""
+        """The reason for a branch that continues no recorded turn, although the session has some."""
         known = [meaning in self._seen for meaning in chain.meanings]
         systems = [is_system(message) for message in chain.messages]
         others_known = [k for k, system in zip(known, systems, strict=True) if not system]
@@ -252,8 +251,8 @@ class History:
 def side_calls(turns: Sequence[Turn]) -> list[int]:
     """Indices of the turns beside an episode's conversation, such as a request for its title.
 
-    Such a turn comes with instructions and tools of its own, and nothing goes on from it, while other
-    turns make up a conversation.
+    Such a turn has instructions and tools of its own, and no turn continues it, while other turns make up a
+    conversation.
     """
     continued = {turn.parent for turn in turns if turn.parent is not None}
     if not continued:

@@ -21,7 +21,7 @@ from areal_sdk.gateway.untrusted import loads
 _OPENING = re.compile(rb'"messages"\s*:\s*\[')
 
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
-"""A string that does not end takes all that is left, so that nothing is looked at twice."""
+"""Pattern of a string or a bracket. A string without an end matches all the rest, so that nothing is read twice."""
 
 _MARK = secrets.token_hex(16)
 """Stands for the messages; unguessable, so that no client can write it itself."""
@@ -49,8 +49,8 @@ class IncrementalBody:
     def read(self, raw: bytes, *, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
         """The value of a body and the digest of its bytes.
 
-        `parse` reads a body that cannot be taken apart, and raises where it is not JSON. Messages that
-        came before are the same objects as then: nobody may change them.
+        `parse` reads a body that cannot be taken apart, and raises if it is not JSON. Known messages are the same
+        objects as before, so nobody may change them.
         """
         hasher = blake2b(raw[: self._end], digest_size=16)
         if not self._end or hasher.digest() != self._beginning:
@@ -87,8 +87,7 @@ class IncrementalBody:
 
 
 def _end_of_list(raw: bytes, position: int) -> int:
-    """The position where the last item ends of the list that `position` is in; 0 if the list does
-    not end."""
+    """The end of the last item of the list around `position`; 0 if the list does not end."""
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(raw, position):
         character = raw[found.start()]

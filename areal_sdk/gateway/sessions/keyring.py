@@ -33,7 +33,7 @@ class Keyring(Generic[_T]):
         del self._items[self.digest(secret)]
 
     def digest(self, secret: str) -> bytes:
-        """Tells secrets apart, and gives none of them away."""
+        """A digest that identifies a secret without giving it away."""
         return blake2b(
             secret.encode(errors="surrogatepass"), key=self._salt, digest_size=16
         ).digest()

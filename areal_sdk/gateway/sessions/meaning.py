@@ -20,7 +20,8 @@ from areal_sdk.types import Message
 _LONG_NUMBER = re.compile(r"\d{19}")
 
 _LONGEST_PARSED = 1_000_000
-"""Characters of a call's arguments. Longer ones mean what their text says: reading takes seconds."""
+"""Maximum number of characters of a call's arguments that are parsed. Parsing longer ones takes seconds, so they are
+compared as text."""
 
 _BEFORE_CALLS = re.compile(r"^Calling tools:\n(?=\[)", re.M)
 
@@ -74,14 +75,14 @@ def ways_to_send_back(message: Message, stops: Sequence[str], *, before: str = "
 
 
 def call_ids(message: Message) -> tuple[str, ...]:
-    """The ids of its calls, where each has one of its own."""
+    """The ids of the message's calls, if each call has an id of its own."""
     ids = [call.get("id") for call in message.get("tool_calls") or ()]
     are_own = all(isinstance(i, str) and i for i in ids) and len(set(ids)) == len(ids)
     return tuple(ids) if are_own else ()
 
 
 def calls_by_id(message: Message) -> bytes | None:
-    """The meaning of calls that came without the text beside them: their ids say whose they are."""
+    """The meaning of calls that came without the text beside them. Their ids tell which answer they belong to."""
     if message.get("role") != "assistant" or (message.get("content") or "").strip():
         return None
     ids = call_ids(message)
@@ -121,7 +122,7 @@ def call_meaning(call: Mapping[str, Any]) -> list[Any]:
 
 
 def _parse(arguments: str) -> Any:
-    """The JSON value; integers past 64 bits, which would lose digits, as text of their own."""
+    """The JSON value. Integers beyond 64 bits would lose digits, so they become marked text."""
     if _LONG_NUMBER.search(arguments):
         value = json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
         if is_too_deep(value):
@@ -131,7 +132,7 @@ def _parse(arguments: str) -> Any:
 
 
 def _one_number(value: Any) -> Any:
-    """JSON has one kind of number: a JavaScript client sends 1.0 back as 1."""
+    """The value with 1.0 as 1, since a JavaScript client sends 1.0 back as 1."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):
@@ -169,9 +170,8 @@ def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
 
 
 def repeats_code(calls: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether CodeAgent wrote these calls: the text before them says all of it already.
-
-    A tool that takes code has arguments with names; CodeAgent's call has the code alone.
+    """Whether CodeAgent wrote these calls, which only repeat the text before them. A tool that takes code has
+    arguments with names; CodeAgent's call has the code alone.
     """
     if len(calls) != 1:
         return False

@@ -6,9 +6,8 @@ from areal_sdk.types import Turn
 
 
 def agreements(turns: Sequence[Turn], prompt: tuple[int, ...]) -> list[int]:
-    """The number of tokens for each turn, at its start, that are those of `prompt`.
-
-    What turns share is compared once, so this costs little more than the prompt is long.
+    """The number of first tokens of each turn that equal those of `prompt`. Tokens that turns share are compared
+    once, so the cost is little more than the length of the prompt.
 
     >>> one = Turn((1, 2), (3,), (-0.5,), (0,))
     >>> agreements([one], (1, 2, 3, 4)), agreements([one], (1, 9))

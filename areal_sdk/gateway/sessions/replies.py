@@ -20,7 +20,7 @@ class KeptReplies:
         self._replies: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
 
     def keep(self, session: str, digest: bytes, reply: bytes) -> None:
-        """`session`: a name that no other session ever has."""
+        """Keep a reply. `session` is a name that no other session ever has."""
         self._num_bytes += len(reply) - len(self._replies.pop((session, digest), b""))
         self._replies[session, digest] = reply
         while self._num_bytes > self._most_bytes:
@@ -59,7 +59,7 @@ class AbandonedReplies:
     def __init__(self) -> None:
         self._left: list[AbandonedReply] = []
         self._retries: dict[bytes, int] = {}
-        """Requests that an SDK asked again, with the number of its latest attempt."""
+        """Requests that an SDK repeated, each with the number of the latest attempt."""
 
     def __contains__(self, reply_id: object) -> bool:
         return any(left.reply_id == reply_id for left in self._left)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from areal_sdk.gateway.errors import bad_request
 
 LARGEST_REWARD = 1e100
-"""The sum of an episode's rewards must stay a finite number."""
+"""Largest reward, so that the sum of an episode's rewards stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class PostedReward:
 
 
 def check_reward(reward: float) -> None:
-    """A 400 for a reward that is out of range or not a number."""
+    """Raise a 400 for a reward that is out of range or not a number."""
     if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
         raise bad_request(
             f"reward is {reward:g}; it must be a number between {-LARGEST_REWARD:g} and "

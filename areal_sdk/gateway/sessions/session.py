@@ -80,7 +80,7 @@ class Session:
         split: str,
         mark: str = "",
     ) -> None:
-        """`mark`: in the names that are made up here, tells which process owns the session."""
+        """`mark` is the part of made-up names that tells which process owns the session."""
         self.id = session_id
         self.key = f"sk-{mark}{secrets.token_urlsafe(24)}"
         self.slug = f"{_NOT_IN_URLS.sub('-', session_id)[:64]}~{mark}{secrets.token_hex(8)}"
@@ -92,7 +92,7 @@ class Session:
         self.body = IncrementalBody()
         """The body of the latest request."""
         self.faults: list[str] = []
-        """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
+        """Infrastructure faults. They decide the episode's error, whatever the agent raised."""
         self.notices: list[str] = []
         """Notices for the client: overridden parameters, malformed tool calls left as text."""
         self.placing = asyncio.Lock()
@@ -100,8 +100,8 @@ class Session:
         self.metadata: dict[str, Any] = {}
         """Request fields without effect here, such as `user`: the latest value of each."""
         self.raw_inputs: dict[str, str] = {}
-        """Arguments for custom tools that are not the one text they take, by call id: clients got
-        them as they are."""
+        """Malformed arguments of custom tools, which take one text, by the id of the call. Clients got them as they
+        are."""
         self.truncated = False
         """A turn, token or context limit cut the episode short."""
         self.oldest_version: int | None = None
@@ -120,7 +120,7 @@ class Session:
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self.refusal: Callable[[], ApiError] = session_closed
-        """The error of requests that come, or still run, when it is closed."""
+        """Function that makes the error of requests that come, or still run, when the session is closed."""
         self._mark = mark
         self._replies = replies
         self._owed: Counter[bytes] = Counter()
@@ -135,12 +135,12 @@ class Session:
         attempt and fault."""
         self._turns: list[Turn] = []
         self._latest_prompt: tuple[int, ...] = ()
-        """Prompt of the latest turn. The next request nearly always goes on from the tokens of that
-        turn."""
+        """Prompt of the latest turn. The next request nearly always continues that turn."""
         self._num_sampled = 0
         self._num_requests = 0
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
-        """Completions that are being sampled: what ends each, and what hands over its beginning."""
+        """Completions that are being sampled: for each, the function that ends it, and the one that hands over its
+        beginning."""
         self._closed = False
         self.opened_at = time.monotonic()
 
@@ -186,7 +186,7 @@ class Session:
         return await self._completer.complete(self, request)
 
     def admit(self) -> int | None:
-        """Tokens a new turn may still sample (None: no limit); raises where none are left."""
+        """The number of tokens that a new turn may sample (None: no limit). Raises if none are left."""
         if self._closed:
             raise self.refusal()
         limits = self.limits
@@ -206,9 +206,8 @@ class Session:
     def sampling_until(
         self, stop: Callable[[], None], *, leave: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Call `stop` if the session is closed within this block; at once if it is closed already.
-
-        `leave` hands over what was delivered of the completion, before it is stopped.
+        """Call `stop` if the session is closed within this block, or at once if it is closed already. Before that,
+        `leave` hands over the delivered part of the completion.
         """
         self._sampling[stop] = leave
         if self._closed:
@@ -246,9 +245,8 @@ class Session:
         return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
 
     def may_forgive(self, fault: str, digest: bytes, *, num_retries: int) -> None:
-        """This one of `faults` is forgotten if a later attempt at the same request is answered.
-
-        A fault in the midst of a stream never is: half of the answer was read.
+        """Note that a fault is forgotten if a later attempt at the same request is answered. A fault in the middle of
+        a stream never is, because half of the answer was read.
         """
         self._faults_of.setdefault(digest, []).append((num_retries, fault))
 
@@ -260,9 +258,8 @@ class Session:
         return turn.tokens
 
     def record(self, turn: Turn, *, prompt: tuple[int, ...] = ()) -> int:
-        """Add a turn; its index. The only door: after `close`, nothing gets in.
-
-        `prompt` is all of `turn.prompt_tokens`, where they are at hand.
+        """Add a turn, and return its index. Turns are added nowhere else, and never after `close`. `prompt` is all of
+        `turn.prompt_tokens`, if the caller has them.
         """
         if self._closed:
             raise SessionClosedError(f"session {self.id} is closed")
@@ -274,15 +271,15 @@ class Session:
         return len(self._turns) - 1
 
     def owe(self, digest: bytes) -> None:
-        """A request with this body got no answer: its retry must not get the answer of another request."""
+        """Note that a request with this body got no answer, so that its retry does not get the answer of another
+        request."""
         self._owed[digest] += 1
 
     def answered(self, digest: bytes, reply: bytes, *, num_retries: int) -> None:
-        """A request body got its whole answer: keep the bytes, in case they are lost on the way.
-
-        The faults that its earlier attempts met are forgotten: the SDK asked again, and nobody's
-        code saw them. Each earlier attempt gives up one fault: further faults under the same digest
-        belong to other requests with an identical body.
+        """Note that a request body got its whole answer, and keep the answer in case it is lost on the way. The
+        faults that its earlier attempts met are forgotten: the SDK asked again, and no agent saw them. Each earlier
+        attempt forgives one fault. Further faults under the same digest belong to other requests with an identical
+        body.
         """
         met = self._faults_of.get(digest, [])
         for attempt, fault in dict(met).items():
@@ -324,7 +321,8 @@ class Session:
             self._left.add(left)
 
     def begin_attempt(self, digest: bytes, *, num_retries: int) -> None:
-        """A request comes: what clients left before it are turns, but not an attempt at the same."""
+        """Begin a request. Replies whose clients left before it become turns, except an earlier attempt at this
+        request."""
         self._left.asked_again(digest, num_retries=num_retries)
         self.keep_left()
 
@@ -377,7 +375,7 @@ class Session:
         return True
 
     def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Keep what a request said of itself, as far as it is small."""
+        """Keep the metadata of a request, except fields that are too large."""
         for name, value in metadata.items():
             is_known = name in self.metadata
             if is_known and self.metadata[name] == value:
@@ -390,8 +388,8 @@ class Session:
     def close(self, *, keeps_streams: bool = False) -> tuple[Turn, ...]:
         """End the session and return its turns, final now. Safe to call twice.
 
-        A completion that is being sampled is aborted; its client gets `refusal`.
-        With `keeps_streams`, what was delivered of it is a turn.
+        A completion that is being sampled is aborted; its client gets `refusal`. With `keeps_streams`, its delivered
+        part becomes a turn.
         """
         if not self._closed:
             for leave in list(self._sampling.values()):

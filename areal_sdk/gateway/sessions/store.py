@@ -28,7 +28,7 @@ class SessionStore:
         shard: Shard | None = None,
         claims: Claims | None = None,
     ) -> None:
-        """`shard` and `claims` are of one of several processes."""
+        """`shard` and `claims` are given if there are several gateway processes."""
         self.shard = shard or Shard()
         self._completer = completer
         self._claims = claims
@@ -39,7 +39,7 @@ class SessionStore:
         self._by_secret: Keyring[Session] = Keyring()
         """Sessions by key and by slug: no key looks like a slug."""
         self._closed: OrderedDict[bytes, None] = OrderedDict()
-        """Digests of what named sessions that are over: late requests deserve a clear answer."""
+        """Digests of the names of ended sessions, so that late requests get a clear answer."""
 
     def __len__(self) -> int:
         return len(self._by_id)

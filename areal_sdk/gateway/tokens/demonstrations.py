@@ -14,7 +14,7 @@ WEIGHT = "weight"
 
 
 def as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages, of which none is trained."""
+    """The messages with none of them trained."""
     return tuple({**m, WEIGHT: 0} if m.get("role") == "assistant" else m for m in messages)
 
 
@@ -50,7 +50,7 @@ class _Sequence:
     """Messages that are tokens already."""
 
     def ask(self, chat: TemplateInput, renderer: Renderer) -> bool:
-        """Add the messages that are new in `chat`. False where the template cannot go on from here."""
+        """Add the messages that are new in `chat`. Returns False if the template cannot continue the sequence."""
         try:
             self.tokens = renderer.extend(self.tokens, chat, self.num_known).tokens
         except TemplateRefusalError:

@@ -1,4 +1,4 @@
-"""Conversations into prompt tokens; a next turn extends the tokens of the turn before it exactly.
+"""Turns conversations into prompt tokens. A later turn extends the tokens of the turn before it exactly.
 
 A first turn renders the whole chat. A later turn renders a chat with a sentinel in place of the last known
 answer, and encodes only the text that the template writes after the sentinel. The template never renders
@@ -105,8 +105,8 @@ class Renderer:
     def first(self, chat: TemplateInput, *, opening: str = "", most: int | None = None) -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
 
-        `opening` begins the answer: the model goes on from there. A client's own words in it must be
-        `begun`. `most` as in `Tokenizer.encode`.
+        `opening` begins the answer, and the model continues it. A client's own text in it must come from `begun`.
+        `most` is that of `Tokenizer.encode`.
         """
         text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
         return Prompt(self.tokenizer.encode(text, most=most), opens_reasoning)
@@ -116,7 +116,7 @@ class Renderer:
     ) -> Prompt:
         """The prompt that continues `before`, the tokens of the first `num_known` messages.
 
-        Raises `TemplateRefusalError` when the template cannot go on from an answer it did not write.
+        Raises `TemplateRefusalError` if the template cannot continue an answer that it did not write.
         """
         addition = self.addition(before[-1], chat, num_known, opening=opening)
         return Prompt(before + addition.tokens, addition.opens_reasoning)
@@ -140,9 +140,8 @@ class Renderer:
         return Prompt(tokens, opens_reasoning)
 
     def answer(self, chat: TemplateInput, message: Message) -> tuple[int, ...]:
-        """The tokens the model would sample to say `message` next, its end of turn included.
-
-        For demonstrations: what was sampled is never written like this.
+        """The tokens that the model would sample to say `message` next, the end of the turn included. Demonstrations
+        need them; sampled answers are never tokenised again.
         """
         before = self._render(chat.messages, chat)
         whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
@@ -219,7 +218,7 @@ class Renderer:
         return self._disarm(text, True)
 
     def _defuse(self, text: str, ours: bool) -> str:
-        """No text becomes a special token; an assistant's own `<think>` and `<tool_call>` may."""
+        """The text with its special tokens broken. An assistant's own `<think>` and `<tool_call>` stay."""
         if _SENTINEL in text and text != _SENTINEL:
             text = text.translate(_RESERVED)
         return self.tokenizer.defuse(text, only_special=ours)
@@ -248,9 +247,8 @@ class Renderer:
         return self.tokenizer.leading_added_token(text.rpartition(_SENTINEL)[2])
 
     def _probe_locality(self) -> bool:
-        """Whether what follows an answer does not depend on what came long before it.
-
-        True of nearly all templates. It lets a late turn cost as little as an early one.
+        """Whether the text after an answer is independent of messages long before it. This holds for nearly all
+        templates, and lets a late turn cost as little as an early one.
         """
         user = {"role": "user", "content": "probe"}
         said = {"role": "assistant", "content": "probe"}

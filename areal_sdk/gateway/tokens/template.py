@@ -58,7 +58,7 @@ class ChatTemplate:
     def load(
         cls, model_dir: Path, *, clock: Callable[[], datetime] = datetime.now
     ) -> "ChatTemplate":
-        """Read it from where transformers would: chat_template.jinja, else tokenizer_config.json.
+        """Read the template from where transformers would: chat_template.jinja, else tokenizer_config.json.
 
         Tools that `store_plain_tools` put before it are left out: the renderer weaves them itself.
         """
@@ -171,7 +171,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja's own filter escapes `<`, `>` and `&` for HTML; models were trained on plain JSON."""
+    """The filter `tojson` without escapes for HTML (`<`, `>` and `&`): models were trained on plain JSON."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -182,7 +182,7 @@ def _raise_exception(message: str) -> None:
 
 
 def _with_reasoning_names(message: Message) -> Message:
-    """Templates read an assistant's reasoning under one of several names: offer all in use."""
+    """The message with its reasoning under all names that templates use."""
     for name in _REASONING_NAMES:
         reasoning = message.get(name)
         if reasoning is not None:

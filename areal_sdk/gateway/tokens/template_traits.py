@@ -104,9 +104,10 @@ class TemplateTraits:
 
 
 def disarmed(value: Any, defuse: Defuse, *, ours: bool) -> Any:
-    """A JSON value with the special tokens of its texts disarmed, of its keys too.
+    """A JSON value with the special tokens in its texts and keys disarmed.
 
-    The value, not its JSON: there `\\u003c` and `<` are the same character, and only one of them is found.
+    It takes the value and not its JSON text, in which `\\u003c` and `<` are the same character and one would not be
+    found.
     """
     if isinstance(value, str):
         return defuse(value, ours)
@@ -125,7 +126,7 @@ def _as_text(arguments: Any) -> str:
 
 
 def _as_object(arguments: str) -> Any:
-    """The parsed arguments; text that is not JSON is handed on as text."""
+    """The parsed arguments. Text that is not JSON stays text."""
     try:
         return loads(arguments)
     except orjson.JSONDecodeError:

@@ -23,16 +23,16 @@ Unicode reserves it for internal use: no text that is interchanged may hold it.
 """
 
 _ANCHOR = "\ufdd1"
-"""Encoded before a text that continues another, so that it is not treated as a string's start."""
+"""Text that is encoded before a continuation, so that the continuation is not treated as the start of a string."""
 
 _BETWEEN_LETTERS = re.compile(r"(?<=\S)(?=\S)")
 
 _COMPOSED = 4
-"""Number of characters that is more than NFC ever makes one of."""
+"""A number of characters that NFC never composes into one."""
 
 _CACHED_CHARACTERS = 2_000_000
-"""Characters of texts whose tokens are kept. System prompts, tools and questions come again in
-every sibling: each is encoded once."""
+"""Total size in characters of the texts whose tokens are kept. System prompts, tools and questions come again in
+every sibling, so each is encoded once."""
 
 
 class Tokenizer:
@@ -58,7 +58,7 @@ class Tokenizer:
         self._is_byte_level = b'"ByteLevel"' in orjson.dumps(document.get("decoder"))
         self._normalizes_added = _normalizes(document) and any(t.normalized for t in added.values())
         self.most_characters_a_token = _most_characters_a_token(document, self._splits_cleanly)
-        """No text has more characters than this many times its tokens; None if that is not sure."""
+        """Maximum number of characters of a token; None if it is not known."""
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
         self._one_of_each: dict[int, int] = {}
@@ -182,7 +182,7 @@ class Tokenizer:
         return tuple(ids)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """The added tokens of a large text, and what is between them, cut where that changes no token."""
+        """The added tokens of a large text and the text between them, cut where a cut changes no token."""
         position = 0
         for match in self._matches(self._any_added, text):
             yield from self._windows(text[position : match.start()])
@@ -297,7 +297,7 @@ class Detokenizer:
         return self._utf8.decode(b"".join(map(self._bytes_of, ids)))
 
     def finish(self) -> str:
-        """The text that an unfinished character leaves: the replacement character."""
+        """The text of an unfinished character: the replacement character."""
         return self._utf8.decode(b"", final=True)
 
 

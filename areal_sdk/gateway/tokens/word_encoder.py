@@ -11,7 +11,7 @@ from typing import Any
 
 _MAX_WORDS = 50_000
 _MAX_NEW_WORDS = 1000
-"""A text with more is encoded as a whole: one by one they would cost more than all together."""
+"""Number of new words from which a text is encoded as a whole, which then costs less than word by word."""
 _LONGEST_WORD = 64
 
 _SPLITS = (
@@ -39,14 +39,14 @@ _IN_ASCII = {
 _ASCII_OF_DIGITS_AND_GPT2 = (
     r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s+(?![^\s0-9])|\s+"
 )
-"""SmolLM2: every digit is cut out first, so space before one stands at an end."""
+"""The pattern of SmolLM2: every digit is cut out first, so a space before a digit ends its part."""
 
 
 class WordEncoder:
     """The words of a tokenizer that were met already, with their ids."""
 
     def __init__(self, cut: re.Pattern[str], encode: Callable[[str], tuple[int, ...]]) -> None:
-        """`encode` is the tokenizer itself, for words and for texts that are not cut here."""
+        """`encode` is the tokenizer's own function, for words and for texts that are not cut."""
         self._cut = cut.findall
         self._encode = encode
         self._known: dict[str, tuple[int, ...]] = {}

@@ -281,7 +281,7 @@ def _type_of(schema: Any) -> object:
 
 
 def _unquoted(text: str, declared: object) -> object:
-    """A value written without quotes: text where the tool declares a string, else JSON if it is."""
+    """A value written without quotes: text if the tool declares a string, else JSON if it can be parsed."""
     if declared == "string":
         return text
     try:

@@ -1,4 +1,4 @@
-"""Sampled text into reasoning, content and tool calls, incrementally.
+"""Parses sampled text into reasoning, content and tool calls, incrementally.
 
 However the text is cut into pieces, the events add up to the same message (property test). A tool
 call that cannot be read stays in the content, and the reason is noted: never an exception.
@@ -45,7 +45,7 @@ class Parser(Protocol):
     def feed(self, text: str) -> list[Event]: ...
 
     def finish(self) -> list[Event]:
-        """The text that was held back. To be called when no more text will come."""
+        """The text that was held back. Call this when no more text will come."""
         ...
 
 
@@ -99,7 +99,7 @@ class Content:
         return [TextDelta(said)] if said else []
 
     def call(self) -> None:
-        """A call stands here; text that follows starts a new line."""
+        """Note a call at this place. Text after it starts a new line."""
         self._space = "\n" if self._any else ""
         self._trims = True
 
@@ -108,7 +108,7 @@ class TaggedCalls:
     """Calls between a start and an end tag. Without an `end` a call goes on to the turn's end."""
 
     def __init__(self, start: str, end: str, decode: Callable[[str], list[ToolCall]]) -> None:
-        """`decode` reads what stands between the tags; it raises `MalformedCallError`."""
+        """`decode` reads the text between the tags. It may raise `MalformedCallError`."""
         self.problems: list[str] = []
         self._start, self._end, self._decode = start, end, decode
         self._content = Content()

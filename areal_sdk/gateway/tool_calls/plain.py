@@ -22,7 +22,8 @@ _OWN = "{#- The template of the model itself: -#}{{ '' }}"
 
 
 def with_plain_tools(source: str) -> str:
-    """A chat template that weaves tools into its messages, as `weave` does, and then is `source`."""
+    """A chat template that first weaves tools into the messages, as `weave` does, and then does what `source`
+    does."""
     text = _TEMPLATE.read_text(encoding="utf-8")
     if "developer" in source:
         text = text.replace("'system' if role == 'developer' else role", "role")
@@ -30,12 +31,12 @@ def with_plain_tools(source: str) -> str:
 
 
 def without_plain_tools(source: str) -> str:
-    """The template that `with_plain_tools` was given; any other one as it is."""
+    """The source that `with_plain_tools` got. A template that it did not make stays as it is."""
     return source.partition(_OWN)[2] or source
 
 
 def weave(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The conversation in system, user and assistant messages alone."""
+    """The conversation in nothing but system, user and assistant messages."""
     parameters = {tool["function"]["name"]: _parameters(tool) for tool in tools}
     woven: list[Message] = []
     for is_result, run in itertools.groupby(messages, lambda m: m.get("role") == "tool"):
@@ -120,7 +121,7 @@ class PlainCalls:
         self._content = Content()
         self._held = ""
         self._is_text = False
-        """The line has begun as content, so its rest is content too."""
+        """Whether the line began as content, so that its rest is content too."""
 
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
@@ -170,7 +171,7 @@ class PlainCalls:
 
 
 def _split_lines(text: str) -> Iterator[str]:
-    """Parts that end with a line break, and what is left; never an empty one."""
+    """The parts that end with a line break, and the rest. No part is empty."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start : end + 1]

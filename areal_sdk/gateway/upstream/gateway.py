@@ -46,11 +46,12 @@ SAMPLING_PATHS = ("chat/completions", "completions", "responses", "messages")
 COUNTING_PATHS = ("responses/input_tokens", "messages/count_tokens")
 
 REPLY_HEADER = "x-areal-reply"
-"""Names the reply for `POST /v1/reward`, also where the provider's own ids repeat."""
+"""Header that names the reply for `POST /v1/reward`, even if the provider's own ids repeat."""
 
 
 def check_address(url: str) -> None:
-    """Refuse what is no provider's address, and a key in it: addresses are shown and written."""
+    """Refuse text that is no address of a provider, and a key in the address, because addresses are shown and
+    stored."""
     if "@" in url.removeprefix("http://").removeprefix("https://").split("/", 1)[0]:
         raise ConfigError(
             "upstream: an address takes no user and no password, for it is written to files; "
@@ -235,7 +236,7 @@ def _is_plain(path: str) -> bool:
 
 
 def _touches_nothing(method: str, path: str) -> bool:
-    """Whether it neither costs anything nor reads what the provider keeps, for all our users."""
+    """Whether a request costs nothing and reads nothing that the provider keeps for all users together."""
     if method == "POST":
         return path in COUNTING_PATHS
     return method == "GET" and path.split("/")[0] == "models"

@@ -1,4 +1,4 @@
-"""The other provider: it is asked with the server's key, and what it answers is bounded and without that key."""
+"""The other provider. Requests carry the server's key; answers are bounded and never contain that key."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,7 +76,7 @@ class Provider:
             raise fault(session, f"the provider cannot be reached ({kind})") from exc
 
     def headers_of(self, reply: aiohttp.ClientResponse) -> dict[str, str]:
-        """The headers of a reply that its caller sees: none that name the operator or hold the key."""
+        """The headers of a reply that its caller sees. None of them names the operator or holds the key."""
         return {
             name: value
             for name, value in reply.headers.items()
@@ -119,12 +119,12 @@ class Provider:
 
 
 def is_refusal(reply: aiohttp.ClientResponse) -> bool:
-    """Whether the provider refused the request: what it says of that may tell the key in any form."""
+    """Whether the provider refused the request. The text of a refusal may contain the key in any form."""
     return reply.status >= 300
 
 
 def fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:
-    """The error for what went wrong with the provider, which is noted on the session."""
+    """The error of a failure of the provider, which is noted on the session."""
     if session is not None:
         session.faults.append(what)
     return ApiError(status, f"{what[0].upper()}{what[1:]}.", code="upstream_error")

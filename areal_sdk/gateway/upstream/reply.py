@@ -19,7 +19,7 @@ from areal_sdk.gateway.wire.http import without_surrogates
 from areal_sdk.types import FinishReason, Message
 
 _LONGEST_INTEGER = 18
-"""Digits that 64 bits surely hold: longer integers can be written into no file."""
+"""Number of digits that always fit 64 bits. Longer integers cannot be written to files."""
 _LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 
 
@@ -43,7 +43,7 @@ class UpstreamReply:
 def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
     """The reply that `raw` holds, whole or as events; None if it holds none.
 
-    Errors of many kinds where it is something else.
+    Other content raises errors of many kinds.
     """
     return _join(raw) if is_stream else _whole(_read_json(raw))
 
@@ -93,7 +93,7 @@ def _response_reason(response: Mapping[str, Any]) -> FinishReason:
 
 
 def _read_json(raw: bytes) -> Any:
-    """JSON as providers write it, who may be laxer than its standard: an odd value costs that value alone.
+    """JSON of a provider, which may be laxer than the standard. A value that is no JSON costs that value alone.
 
     >>> _read_json(b'{"a": NaN, "b": 1}')
     {'a': None, 'b': 1}
@@ -132,9 +132,8 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _join(raw: bytes) -> UpstreamReply | None:
-    """The reply that events add up to; what has arrived of it where they break off.
-
-    Events are read one by one: all of them together take many times the memory of their text.
+    """The reply that events add up to, or its beginning if they break off. Events are read one by one, because all of
+    them together take many times the memory of their text.
     """
     for event in _events(raw):
         kind = str(event.get("type"))
@@ -198,7 +197,7 @@ def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> Non
 
 
 def _join_message(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
-    """Anthropic's events: blocks by index, usage in two parts."""
+    """The message of Anthropic's events, which have blocks by index and usage in two parts."""
     reply_id, reason = "", None
     usage: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}

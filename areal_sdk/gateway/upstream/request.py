@@ -21,12 +21,12 @@ class UpstreamRequest:
     """One request to another provider."""
 
     prompts: tuple[tuple[Message, ...], ...]
-    """One conversation; several only where `/v1/completions` was given several prompts."""
+    """The conversation. There are several only if `/v1/completions` got several prompts."""
     tools: tuple[Tool, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
-    """Model, sampling, metadata and whatever else stood in the request."""
+    """Model, sampling, metadata and all other fields of the request."""
     previous_id: str | None = None
-    """The reply that the provider was told to go on from."""
+    """The id of the reply that the request continues."""
 
     def prompt_of(self, choice: int, num_choices: int) -> tuple[Message, ...]:
         """The conversation that a choice answers: a provider numbers choices prompt by prompt."""
@@ -122,7 +122,7 @@ def _messages_of_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def assistant_message(given: Mapping[str, Any]) -> Message:
-    """An answer as a chat message. Parts that are not what their names say become its `blocks`."""
+    """An answer as a chat message. Parts of an unexpected type become its `blocks`."""
     content, calls = given.get("content"), given.get("tool_calls")
     odd: list[Any] = []
     if content is None or isinstance(content, str):
@@ -235,7 +235,7 @@ def make_call(call_id: Any, name: Any, arguments: str) -> dict[str, Any]:
 
 
 def plain_text(content: Any) -> Any:
-    """The text of a content that is all text; a content with images and the like as it came."""
+    """The text of a content that is text alone. A content with images and the like stays as it came."""
     if not isinstance(content, list):
         return content
     texts = [_part_text(part) for part in content]

@@ -1,4 +1,4 @@
-"""The provider's key in what the provider says of an error: as it is, written otherwise, or in part."""
+"""Finds the provider's key in an error text of the provider: as it is, encoded, or in part."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ INSTEAD_OF_KEY = b"[the server's key]"
 
 
 class Secret:
-    """The server's key at a provider, and the ways in which a text may tell it.
+    """The server's key at a provider, and the forms in which a text may contain it.
 
     >>> secret = Secret("sk+prov/0123456789abcdef")
     >>> secret.masked_error(b'{"error": "no key sk+prov\\\\/0123456789"}')
@@ -39,7 +39,7 @@ class Secret:
         }
 
     def is_in(self, text: str) -> bool:
-        """Whether the text tells a part of the key."""
+        """Whether the text contains a part of the key."""
         return self._masked(raw := text.encode(errors="replace")) != raw
 
     def masked_error(self, body: bytes) -> bytes:

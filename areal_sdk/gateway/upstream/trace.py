@@ -26,7 +26,7 @@ class Trace:
         self._began = time.monotonic()
 
     def fault(self, what: str) -> ApiError:
-        """The error for what went wrong with the provider."""
+        """Note the error of a failure of the provider."""
         return fault(self._session, what)
 
     def miss_the_end(self, why: str) -> None:

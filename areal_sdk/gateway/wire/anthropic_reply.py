@@ -41,7 +41,7 @@ class MessagesReply:
         self._num_input = len(choices[0].prompt.tokens)
 
     def observe(self, choice: int, delta: Delta) -> None:
-        """The message is written from the finished turn alone."""
+        """Do nothing: the message is written from the finished turn alone."""
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]:
         (done,) = completed

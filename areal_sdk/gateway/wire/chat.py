@@ -197,7 +197,7 @@ def parse_message(value: Any, where: str, raw_inputs: Mapping[str, str]) -> Mess
 
 
 def _function_of(call: Any, raw_inputs: Mapping[str, str]) -> Any:
-    """A call of a custom tool as the call of a function that it was; any other as it is."""
+    """A call of a custom tool as the call of the function that the policy knows. Any other call stays as it is."""
     custom = call.get("custom") if isinstance(call, dict) else None
     if not isinstance(custom, dict) or not isinstance(custom.get("input"), str):
         return call
@@ -215,7 +215,8 @@ def _is_text(call: dict[str, Any]) -> bool:
 
 
 def _as_text(call: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as a string, as OpenAI has them: in Python the objects of 1 and true are equal."""
+    """The call with its arguments as a string, which is OpenAI's form. As Python objects, 1 and true would be
+    equal."""
     if _is_text(call):
         return call
     function = call["function"]
@@ -242,7 +243,7 @@ class ChatReply:
         self._logprobs: dict[int, list[dict[str, Any]]] = {}
         self._opened: set[int] = set()
         self._shown_prompt: dict[str, Any] = {}
-        """The token ids of the prompt, where the client asks for them."""
+        """The token ids of the prompt, if the client asks for them."""
         if self.stream:
             self._before_choice, self._after_choice = self._around_choice()
 
@@ -331,7 +332,7 @@ class ChatReply:
         return event(error.openai_body())
 
     def _first_chunk(self, index: int) -> bytes:
-        """The one that says who speaks, and before the first choice what the prompt was."""
+        """The chunk that names the role of a choice, and in the first choice the prompt's tokens."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         if self._opened or not self._shown_prompt:
             return self._chunk(index, delta)
@@ -339,7 +340,7 @@ class ChatReply:
         return self._event_of(choice, self._shown_prompt)
 
     def _last_chunk(self, index: int, done: Completed) -> bytes:
-        """The one that says how a choice ended, and by which weights it was said."""
+        """The chunk that says how a choice ended, and which weights sampled it."""
         choice = {
             "index": index,
             "delta": {},

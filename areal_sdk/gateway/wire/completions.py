@@ -146,7 +146,7 @@ class CompletionsReply:
         return self._prompts[choice] if self._prompts else ""
 
     def _without(self, choice: int) -> list[str]:
-        """The prompts that are still to be echoed."""
+        """The prompts that are not echoed yet."""
         return ["" if i == choice else prompt for i, prompt in enumerate(self._prompts)]
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:

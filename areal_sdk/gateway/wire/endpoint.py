@@ -123,7 +123,8 @@ class Endpoint:
     async def _events(
         self, attempt: "_RequestAttempt", choices: Sequence[Prepared], reply: ReplyWriter
     ) -> AsyncGenerator[bytes, None]:
-        """The whole stream. An error in its midst is for good: half of the answer was read."""
+        """The events of the whole stream. An error in its middle cannot be forgiven, because half of the answer was
+        read."""
         session = attempt.session
         done: dict[int, Completed] = {}
         sent: list[bytes] = []
@@ -160,9 +161,8 @@ class _RequestAttempt:
 
     @contextmanager
     def owed(self) -> Iterator[None]:
-        """Note that the request got no answer, where an error or its client ends it in this context.
-
-        An infrastructure fault is noted here, once a request, however many choices it met.
+        """Note that the request got no answer, if an error or its client ends it within this block. An infrastructure
+        fault is noted once a request, however many choices it met.
         """
         try:
             with self.session.noting_faults():

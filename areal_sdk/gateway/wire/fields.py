@@ -17,13 +17,12 @@ from areal_sdk.types import FinishReason, Tool
 _T = TypeVar("_T")
 
 LARGEST_INTEGER = 2**63 - 1
-"""A larger one, such as 1e308, can be written into no reply and sent to no engine."""
+"""Largest integer that is accepted. A larger one, such as 1e308, fits no reply and no engine."""
 
 
 class Fields:
-    """A JSON object being read. `refuse_unknown` names what nobody asked for.
-
-    A lenient one notes what it would refuse, and leaves it out.
+    """A JSON object being read. `refuse_unknown` names the fields that nobody read. If it is lenient, it leaves out
+    fields that it would refuse, with a notice.
     """
 
     def __init__(self, body: Any, *, lenient: bool = False) -> None:
@@ -48,14 +47,15 @@ class Fields:
         return not self._body.keys().isdisjoint(names)
 
     def accept(self, *names: str) -> None:
-        """Fields that mean something to another provider and change nothing here: metadata."""
+        """Accept fields that mean something to another provider and change nothing here. They become metadata."""
         if not self.holds_any(names):
             return
         given = {name: self._body.get(name) for name in names}
         self.metadata.update((name, value) for name, value in given.items() if value is not None)
 
     def accept_with_notice(self, *names: str) -> None:
-        """Services of another provider: the answer is the policy's all the same."""
+        """Accept fields of another provider's services with a notice, since they do not change the policy's
+        answer."""
         if not self.holds_any(names):
             return
         self.accept(*names)
@@ -111,7 +111,7 @@ class Fields:
             self.metadata[name] = value
 
     def leave_out(self, why: str, *, param: str, code: str | None = None) -> None:
-        """Refuse what cannot be honoured with a 400; a lenient request gets a notice instead."""
+        """Refuse a field that cannot be honoured with a 400. A lenient request gets a notice instead."""
         if not self._lenient:
             raise bad_request(why, param=param, code=code)
         self.notices.append(f"left out: {why}")
@@ -175,7 +175,8 @@ MOST_BIASES = 1024
 """Largest number of biases: each is added to the logits at every token."""
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""OpenAI's names have up to 64 characters, Anthropic's and MCP's up to 128, MCP's with dots."""
+"""Pattern of a tool's name. OpenAI's names have up to 64 characters; Anthropic's and MCP's up to 128, MCP's with
+dots."""
 MOST_STOPS = 64
 LONGEST_STOP = 1024
 
@@ -237,7 +238,8 @@ def parse_stop(value: Any) -> tuple[str, ...]:
 
 
 def check_stops(values: Sequence[Any], name: str) -> tuple[str, ...]:
-    """Stop strings, without empty ones. Each is looked for in every piece of an answer."""
+    """The stop strings without empty ones. Their number is bounded, since each is looked for in every piece of an
+    answer."""
     stops = tuple(stop for stop in strings(values, name) if stop)
     if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
         raise bad_request(

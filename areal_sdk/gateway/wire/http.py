@@ -1,6 +1,6 @@
-"""Reading of bodies, writing of errors and events: common to all endpoints.
+"""Reads bodies, and writes errors and events, for all endpoints.
 
-Server-sent events: written as they come, together when several wait, kept alive when none do.
+Server-sent events are written as they come, together if several wait. If none come, the connection is kept alive.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def body_limit(max_context: int, most_characters_a_token: int | None) -> int:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The body, refused before it is read where its head says that it is too long or encoded."""
+    """The body. It is refused before it is read if its head says that it is too long, or encoded."""
     refuse_body(request)
     try:
         if not request.content.is_eof():
@@ -74,7 +74,7 @@ async def read_body(request: web.Request) -> bytes:
 
 
 def refuse_body(request: web.Request) -> None:
-    """A 413 or 415 where the request says that its body is too long, or is compressed.
+    """Raise a 413 or 415 if the request says that its body is too long, or compressed.
 
     No SDK compresses its requests. 2 MB of gzip may be 2 GB of text, and the parser would unpack them in the loop.
     """
@@ -142,7 +142,7 @@ def without_surrogates(value: Any) -> Any:
 def guarded(
     handler: Handler, *, errors: Counter[str], error_body: ErrorBody = ApiError.openai_body
 ) -> Handler:
-    """Errors as the wire format writes them; what we did not foresee is a 500 without details."""
+    """Write errors in the wire format. An unforeseen exception is a 500 without details."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -165,7 +165,7 @@ def guarded(
 
 
 def _called(request: web.Request) -> str:
-    """The call, for the log. The path itself may hold the address of a session, which is a key."""
+    """The call as the log shows it. The path itself may hold the address of a session, which is a key."""
     resource = request.match_info.route.resource
     return f"{request.method} {resource.canonical if resource is not None else 'an unknown path'}"
 
@@ -237,9 +237,8 @@ async def send_events(
 ) -> web.StreamResponse:
     """Send `events` as the response to `request`.
 
-    The status is real: nothing is sent before the first event, so an error up to there is raised
-    here and gets its own status. One that comes later becomes the last event; it is logged, and counted
-    in `errors`.
+    The status is real: nothing is sent before the first event, so an error up to there is raised here and gets its
+    own status. A later error becomes the last event. It is logged, and counted in `errors`.
     """
     feed = _Feed(events)
     task = asyncio.create_task(feed.pump())
@@ -268,7 +267,7 @@ async def send_events(
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """An error that a client may see; what we did not foresee goes to the log instead."""
+    """An error that a client may see. An unforeseen exception goes to the log instead."""
     if isinstance(error, ApiError):
         return error
     logger.error("a stream failed", exc_info=error)

@@ -22,7 +22,7 @@ class ReplyWriter(Protocol):
     stream: bool
 
     def begin(self, choices: Sequence[Prepared]) -> None:
-        """The prompts are known, nothing is sampled yet."""
+        """Begin the reply: the prompts are known, and nothing is sampled yet."""
 
     def events(self, choice: int, delta: Delta) -> Iterable[bytes]:
         """Server-sent events for a delta of one choice. Called only when the reply streams."""
@@ -39,7 +39,7 @@ class ReplyWriter(Protocol):
 
 
 ParseRequest = Callable[[Fields, Session], ReplyWriter]
-"""Reads a request; raises `ApiError` where it cannot be honoured."""
+"""Reads a request. Raises `ApiError` if the request cannot be honoured."""
 
 
 def event(data: Any, *, name: str | None = None) -> bytes:

@@ -50,7 +50,7 @@ class Toolbox:
     """The tools of one request."""
 
     def __init__(self, offered: Sequence[Offered], raw_inputs: MutableMapping[str, str]) -> None:
-        """`raw_inputs` is the session's: arguments that were shown as they are, by call id."""
+        """`raw_inputs` is that of the session: arguments that were shown as they are, by the id of the call."""
         self.tools: tuple[Tool, ...] = tuple(one.tool for one in offered)
         self._raw_inputs = raw_inputs
         self._by_name: dict[str, Offered] = {}
@@ -204,7 +204,7 @@ def custom_arguments(text: str, call_id: str | None, raw_inputs: Mapping[str, st
 
 
 def _input_of(arguments: str) -> str:
-    """The text for a custom tool; arguments that are not just this text, as they are."""
+    """The text for a custom tool. Arguments that are more than this text stay as they are."""
     try:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -215,7 +215,8 @@ def _input_of(arguments: str) -> str:
 
 
 def _named(tool: Any) -> tuple[Any, Any] | None:
-    """The name and namespace in a list of allowed tools; None for a hosted one, which is never called."""
+    """The name and namespace of an entry in a list of allowed tools; None for a hosted tool, which is never
+    called."""
     if not isinstance(tool, dict):
         raise bad_request("allowed_tools must hold objects", param="tool_choice")
     kind = tool.get("type")

@@ -1,4 +1,4 @@
-"""`/v1/responses` and what is stored below it, for each session its own."""
+"""`/v1/responses`, and the responses that each session stores there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ class ResponsesEndpoint(Endpoint):
         )
 
     async def count(self, body: Any, session: Session, *, num_bytes: int) -> dict[str, Any]:
-        """Prompt tokens that a request would have, without a turn."""
+        """The number of prompt tokens that a request would have. Nothing is sampled."""
         fields = Fields(body, lenient=self._lenient)
         asked = await self._completer.large.run(
             num_bytes, lambda: parse_count(fields, self.store(session), session.raw_inputs)
@@ -68,14 +68,15 @@ class ResponsesEndpoint(Endpoint):
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     def cancel(self, session: Session, response_id: str, query: Query) -> web.Response:
-        """A background response is finished by the time it has an id: cancelling changes nothing."""
+        """Answer a request to cancel. A background response is finished when it gets its id, so cancelling changes
+        nothing."""
         stored = self.store(session).get(response_id)
         if not stored.response["background"]:
             raise bad_request("Cannot cancel a response that is not running in the background.")
         return json_response(stored.response)
 
     def input_items(self, session: Session, response_id: str, query: Query) -> web.Response:
-        """One page of what the response answered, the latest first unless asked otherwise."""
+        """One page of the items that the response answered, by default the latest first."""
         items = self.store(session).get(response_id).input_items
         fields = Fields(dict(query))
         if fields.choice("order", ("asc", "desc")) != "asc":

@@ -178,13 +178,13 @@ class StoredResponse:
     response: dict[str, Any]
     input_items: list[Item]
     conversation: tuple[Message, ...]
-    """Everything said up to and including the response, instructions left out."""
+    """The conversation up to and including the response, without instructions."""
     events: tuple[bytes, ...] = ()
     """The stream of a response that was made in the background: event i has sequence number i."""
 
 
 class ResponseStore:
-    """One session's responses, the latest thousand."""
+    """The latest thousand responses of one session."""
 
     def __init__(self) -> None:
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()

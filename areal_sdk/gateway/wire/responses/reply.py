@@ -69,7 +69,7 @@ class ResponsesReply:
         self._logprobs: list[dict[str, Any]] = []
 
     def begin(self, choices: Sequence[Prepared]) -> None:
-        """The reply does not depend on the prompt."""
+        """Do nothing: the reply does not depend on the prompt."""
 
     def observe(self, choice: int, delta: Delta) -> None:
         if isinstance(delta, SampledTokens):

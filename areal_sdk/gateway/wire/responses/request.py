@@ -1,4 +1,4 @@
-"""Requests of the responses API as the internal request, and what the response repeats of them."""
+"""Turns requests of the responses API into the internal request, and keeps the fields that the response repeats."""
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,8 @@ _INCLUDABLE = frozenset(
         "web_search_call.results",
     }
 )
-"""All but the first two are of tools that run at OpenAI: here there is nothing to include."""
+"""Values of `include`. All but the first two concern tools that run at OpenAI, so there is nothing to include
+here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class ResponsesCall:
     background: bool
     input_items: list[Item]
     conversation: tuple[Message, ...]
-    """Everything said before the response, instructions left out."""
+    """The conversation before the response, without instructions."""
     echo: dict[str, Any]
     """The fields that the response object repeats."""
     tools: Toolbox
