@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -53,6 +53,23 @@ class Request:
     channel: "Channel"
     cancelled: bool = False
     """The caller gave up: replies are dropped. Set by the reader thread."""
+    _on_cancel: Callable[[], object] | None = None
+
+    def when_cancelled(self, call: Callable[[], object]) -> None:
+        """Have `call` called, by the reader thread, when the caller gives up; now if it has already."""
+        with self.channel._changed:
+            self._on_cancel = call
+            is_late = self.cancelled
+        if is_late:
+            call()
+
+    def cancel(self) -> None:
+        """Note that the caller gave up."""
+        with self.channel._changed:
+            self.cancelled, call = True, self._on_cancel
+        if call is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed already
+                call()
 
     def emit(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
         """Send one part of a streamed answer."""
@@ -181,9 +198,10 @@ class Channel:
     def _close(self, why: str) -> None:
         with self._changed:
             self._closed_because = self._closed_because or why
-            for request in self._open.values():
-                request.cancelled = True
             self._changed.notify_all()
+            given_up = list(self._open.values())
+        for request in given_up:
+            request.cancel()
 
     def _read(self) -> None:
         decoder = FrameDecoder()
@@ -208,27 +226,22 @@ class Channel:
         if frame.kind is FrameKind.STACKS:
             faulthandler.dump_traceback(all_threads=True)
             return
-        with self._changed:
-            if frame.kind is FrameKind.CALL:
-                request = Request(
-                    frame.method,
-                    frame.payload,
-                    [view_of(buffer) for buffer in frame.buffers],
-                    frame.id,
-                    self,
-                )
-                self._open[frame.id] = request
-                self._waiting.append(request)
-                self._changed.notify_all()
-            elif frame.kind is FrameKind.CANCEL:
-                cancelled = self._open.pop(frame.id, None)
-                if cancelled is not None:
-                    cancelled.cancelled = True
-                    with contextlib.suppress(ValueError):
-                        self._waiting.remove(
-                            cancelled
-                        )  # not received yet: the entry need not see it
-            else:
+        match frame.kind:
+            case FrameKind.CALL:
+                buffers = [view_of(buffer) for buffer in frame.buffers]
+                request = Request(frame.method, frame.payload, buffers, frame.id, self)
+                with self._changed:
+                    self._open[frame.id] = request
+                    self._waiting.append(request)
+                    self._changed.notify_all()
+            case FrameKind.CANCEL:
+                with self._changed:
+                    given_up = self._open.pop(frame.id, None)
+                    with contextlib.suppress(ValueError):  # the entry need not see it
+                        self._waiting.remove(given_up)  # type: ignore[arg-type]
+                if given_up is not None:
+                    given_up.cancel()
+            case _:
                 raise FrameError(f"the main process sent {frame.kind!r}")
 
     def _orphaned(self, why: str) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
-from areal_sdk.process.child import Child, ChildReply
+from areal_sdk.process.child import Child
 from areal_sdk.process.frames import JSON
 from areal_sdk.process.pools.supervision import Slots
+from areal_sdk.process.services import Client
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
-from areal_sdk.rollout.reward_worker import SHARED_WORKER
+from areal_sdk.rollout.reward_worker import SHARED_WORKER, Rewards
+from areal_sdk.types import Outcome
 
 BLOCKED_S = 2.0
 """Seconds after the deadline of a call at which the worker counts as blocked. The worker itself ends a call at its
@@ -35,8 +37,8 @@ class SharedWorker:
     async def start(self) -> None:
         await self._slots.start()
 
-    async def call(self, payload: JSON, episode: bytes, *, timeout_s: float) -> ChildReply | None:
-        """The answer. None if the worker was lost or is blocked, perhaps by another call.
+    async def score(self, reward: int, episode: bytes, *, timeout_s: float) -> Outcome | None:
+        """The verdict. None if the worker was lost or is blocked, perhaps by another call.
 
         `RemoteError`: the reward raised, or was late.
         """
@@ -45,7 +47,9 @@ class SharedWorker:
         except RemoteError as exc:  # else it would look like an exception of the reward
             raise ProcessError(str(exc)) from exc
         try:
-            return await worker.call("score", payload, [episode], timeout_s=timeout_s + BLOCKED_S)
+            return await Client[Rewards](worker).call(
+                Rewards.score, reward, episode, timeout_s=timeout_s + BLOCKED_S
+            )
         except CallTimeoutError:
             await worker.kill()
         except ChildDiedError:

@@ -5,30 +5,37 @@ scores many at once, on an event loop, for rewards that mostly wait.
 """
 
 import asyncio
-import contextlib
 import inspect
 import pickle
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from areal_sdk.errors import DeadlineError, InfrastructureError
 from areal_sdk.plugins import load_plugins
-from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.pools.workers import IDLE
+from areal_sdk.process import JSON, Channel, clean_text
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.pools.workers import Spared
+from areal_sdk.process.services import Answer, Answering, Bulk, answer_until_closed
 from areal_sdk.process.user_code import REGISTERED, load_user_object
-from areal_sdk.rollout.verdicts import read_verdict
+from areal_sdk.rollout.verdicts import portable, read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 WORKER = "areal_sdk.rollout.reward_worker:main"
 SHARED_WORKER = "areal_sdk.rollout.reward_worker:share"
 
-LOOK_EVERY_S = 0.1
-"""Interval at which a worker checks whether the reward that it awaits was cancelled."""
-
 LoadedReward = Callable[..., Any]
+
+
+class Rewards(Spared, Protocol):
+    """Contract of the processes that run reward functions."""
+
+    def score(self, reward: int, episode: Bulk) -> Answer[Outcome]:
+        """The verdict of one reward on a pickled episode.
+
+        An outcome with an error is a fault of the machine. An exception of the reward is raised.
+        """
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -36,84 +43,57 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     rewards = _load(args)
     channel.ready()
     with asyncio.Runner() as runner:
+        worker = Answering(RewardWorker(rewards), runner=runner)
         while True:
-            request = channel.receive()
-            if request is None:
-                continue
-            if request.method == IDLE:
-                request.reply()
-                continue
-            try:
-                episode = _unpacked(request.buffers[0])
-                outcome = _verdict(rewards[request.payload["reward"]], episode, runner, request)
-            except asyncio.CancelledError:
-                if not request.cancelled:
-                    raise
-            except InfrastructureError as exc:  # the pool raises it again
-                traceback.print_exc()
-                request.reply(_write(Outcome.failed(ErrorKind.INFRASTRUCTURE, str(exc))))
-            except Exception as exc:  # noqa: BLE001 - the pool raises it as RewardError
-                traceback.print_exc()
-                request.fail(exc)
-            else:
-                request.reply(_write(outcome))
+            if (request := channel.receive()) is not None:
+                worker.answer(request)
 
 
 def share(channel: Channel, args: Mapping[str, JSON]) -> None:
     """The entry of the worker that scores many episodes at once, with rewards that await."""
-    rewards = _load(args)
+    worker = RewardWorker(_load(args), timeout_s=args["timeout_s"])
     channel.ready()
-    with asyncio.Runner() as runner:
-        runner.run(_serve(channel, rewards, timeout_s=args["timeout_s"]))
+    asyncio.run(answer_until_closed(channel, worker))
 
 
-async def _serve(channel: Channel, rewards: Sequence[LoadedReward], *, timeout_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    arrived: asyncio.Queue[Request | None] = asyncio.Queue()
+class RewardWorker(Rewards):
+    """Runs reward functions. Who calls it decides whether one judgement waits for another."""
 
-    def receive() -> None:  # in a thread: `receive` blocks
-        request: Request | None
-        while True:
-            try:
-                request = channel.receive()
-            except ChannelClosedError:
-                request = None
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(arrived.put_nowait, request)
-            if request is None:
-                return
+    def __init__(self, rewards: Sequence[LoadedReward], *, timeout_s: float | None = None) -> None:
+        """`timeout_s`: the deadline of a reward that awaits; None: the caller kills a late worker."""
+        self._rewards = rewards
+        self._timeout_s = timeout_s
 
-    threading.Thread(target=receive, name="reward-worker receiver", daemon=True).start()
-    judging: set[asyncio.Task[None]] = set()
-    while (request := await arrived.get()) is not None:
-        reward = rewards[request.payload["reward"]]
-        task = loop.create_task(_judge(reward, request, timeout_s))
-        judging.add(task)
-        task.add_done_callback(judging.discard)
-    for task in judging:
-        task.cancel()
+    def idle(self) -> None:
+        """Nothing to do: the call is taken when the one before it has ended."""
+
+    def score(self, reward: int, episode: Bulk) -> Answer[Outcome]:
+        try:
+            judged = _unpacked(episode)
+            verdict = self._rewards[reward](judged)
+            if inspect.isawaitable(verdict):
+                return self._awaited(verdict, judged)
+            return _checked(verdict, judged)
+        except Exception as exc:  # noqa: BLE001 - raised again, or a fault of the machine
+            return _fault(exc)
+
+    async def _awaited(self, verdict: Awaitable[object], episode: Episode) -> Outcome:
+        deadline = asyncio.timeout(self._timeout_s)
+        try:
+            async with deadline:
+                return _checked(await verdict, episode)
+        except Exception as exc:  # noqa: BLE001 - raised again, or a fault of the machine
+            if isinstance(exc, TimeoutError) and deadline.expired():
+                exc = DeadlineError(f"no verdict within {self._timeout_s:g} s")
+            return _fault(exc)
 
 
-async def _judge(reward: LoadedReward, request: Request, timeout_s: float) -> None:
-    """Answer one request, whatever the reward does; what it raises is the caller's to attribute."""
-    deadline = asyncio.timeout(timeout_s)
-    try:
-        episode = _unpacked(request.buffers[0])
-        async with deadline:
-            verdict = await _unless_cancelled(reward(episode), request)
-        outcome = _checked(verdict, episode)
-    except InfrastructureError as exc:
-        traceback.print_exc()
-        request.reply(_write(Outcome.failed(ErrorKind.INFRASTRUCTURE, str(exc))))
-    except Exception as exc:  # noqa: BLE001 - the pool raises it as RewardError
-        traceback.print_exc()
-        is_late = isinstance(exc, TimeoutError) and deadline.expired()
-        request.fail(DeadlineError(f"no verdict within {timeout_s:g} s") if is_late else exc)
-    except asyncio.CancelledError:
-        if not request.cancelled and not request.channel.is_closed:
-            request.fail(RuntimeError("it cancelled its own task"))
-    else:
-        request.reply(_write(outcome))
+def _fault(error: Exception) -> Outcome:
+    """The outcome of an episode whose machine has failed. Raises any other error, which is the reward's own."""
+    if isinstance(error, InfrastructureError):
+        traceback.print_exception(error)
+        return Outcome.failed(ErrorKind.INFRASTRUCTURE, clean_text(str(error)))
+    raise error
 
 
 def _load(args: Mapping[str, JSON]) -> list[LoadedReward]:
@@ -139,9 +119,9 @@ def _of_other_workers(episode: Episode) -> None:
     raise AssertionError("asked of the wrong worker")
 
 
-def _unpacked(episode: bytes | memoryview) -> Episode:
+def _unpacked(episode: Bulk) -> Episode:
     try:
-        return pickle.loads(episode)  # type: ignore[no-any-return]
+        return pickle.loads(view_of(episode))  # type: ignore[no-any-return]
     except Exception as exc:
         raise ValueError(
             f"the episode cannot be read in a worker ({type(exc).__name__}: {exc}): keep to plain "
@@ -149,47 +129,8 @@ def _unpacked(episode: bytes | memoryview) -> Episode:
         ) from exc
 
 
-def _verdict(
-    reward: Callable[[Episode], object],
-    episode: Episode,
-    runner: asyncio.Runner,
-    request: Request,
-) -> Outcome:
-    verdict: Any = reward(episode)
-    if inspect.isawaitable(verdict):
-        verdict = runner.run(_unless_cancelled(verdict, request))
-    return _checked(verdict, episode)
-
-
 def _checked(verdict: Any, episode: Episode) -> Outcome:
     outcome = read_verdict(verdict, episode)
     if outcome.kind is OutcomeKind.ERROR:
         raise RuntimeError(outcome.message or "it returned an error")
-    return outcome
-
-
-async def _unless_cancelled(verdict: Awaitable[Any], request: Request) -> Any:
-    """The awaited verdict. It is cancelled when the request is."""
-    judging = asyncio.create_task(_wait_for(verdict))
-    try:
-        while not (await asyncio.wait({judging}, timeout=LOOK_EVERY_S))[0]:
-            if request.cancelled:
-                judging.cancel()
-    finally:
-        judging.cancel()
-    return judging.result()
-
-
-async def _wait_for(verdict: Awaitable[Any]) -> Any:
-    return await verdict
-
-
-def _write(outcome: Outcome) -> JSON:
-    return {
-        "kind": outcome.kind.value,
-        "reward": None if outcome.reward is None else float(outcome.reward),
-        "turn_rewards": [None if r is None else float(r) for r in outcome.turn_rewards],
-        "success": None if outcome.success is None else bool(outcome.success),
-        "metrics": {clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
-        "message": clean_text(str(outcome.message)),
-    }
+    return portable(outcome)

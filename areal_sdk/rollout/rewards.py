@@ -24,13 +24,13 @@ from areal_sdk.errors import (
     RemoteError,
     RewardError,
 )
-from areal_sdk.process.child import ChildReply
 from areal_sdk.process.pools.workers import WorkerPool
+from areal_sdk.process.services import Client
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.user_code import reference_to
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.awaited_rewards import SharedWorker
-from areal_sdk.rollout.reward_worker import WORKER
+from areal_sdk.rollout.reward_worker import WORKER, Rewards
 from areal_sdk.rollout.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
@@ -158,7 +158,7 @@ class RewardPool:
     async def _ask(self, index: int, reward: RewardSpec, episode: bytes) -> Outcome:
         what = f"reward {reward.name!r}"
         try:
-            reply = await self._reply(index, reward, episode)
+            outcome = await self._outcome(index, reward, episode)
         except RemoteError as exc:
             if exc.kind == DeadlineError.__name__:
                 raise RewardError(
@@ -175,20 +175,19 @@ class RewardPool:
             raise RewardError(f"{what} took its worker down: {exc}") from exc
         except ProcessError as exc:
             raise InfrastructureError(f"{what}: {exc}") from exc
-        outcome = _read(reply.payload)
         if outcome.kind is OutcomeKind.ERROR:  # of the machine: a sandbox that cannot start
             raise InfrastructureError(f"{what}: {outcome.message}")
         return outcome
 
-    async def _reply(self, index: int, reward: RewardSpec, episode: bytes) -> ChildReply:
+    async def _outcome(self, index: int, reward: RewardSpec, episode: bytes) -> Outcome:
         """The answer of a worker. If the shared worker does not answer, the question goes to a worker that serves
         this call alone: there a reward that blocks or crashes harms no other, and the error names this episode."""
         if self._shared is not None and reward.awaits:
-            reply = await self._shared.call({"reward": index}, episode, timeout_s=self._timeout_s)
-            if reply is not None:
-                return reply
-        pool = self._isolated.get(index, self._pool)
-        return await pool.call("score", {"reward": index}, [episode], timeout_s=self._timeout_s)
+            outcome = await self._shared.score(index, episode, timeout_s=self._timeout_s)
+            if outcome is not None:
+                return outcome
+        workers = Client[Rewards](self._isolated.get(index, self._pool))
+        return await workers.call(Rewards.score, index, episode, timeout_s=self._timeout_s)
 
 
 def _order(reward: RewardSpec) -> Mapping[str, Any]:
@@ -203,15 +202,3 @@ def _packed(episode: Episode) -> bytes:
             f"task {episode.task.id!r} cannot be sent to a reward's worker ({exc}): keep to plain "
             "values and importable classes in Task.data"
         ) from exc
-
-
-def _read(payload: Any) -> Outcome:
-    """The outcome that `_write` encoded."""
-    return Outcome(
-        OutcomeKind(payload["kind"]),
-        reward=payload["reward"],
-        turn_rewards=tuple(payload["turn_rewards"]),
-        success=payload["success"],
-        metrics=payload["metrics"],
-        message=payload["message"],
-    )

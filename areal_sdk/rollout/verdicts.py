@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from areal_sdk.gateway.sessions.rewards import PostedReward
+from areal_sdk.process import clean_text
 from areal_sdk.reward import as_outcome
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
@@ -34,6 +35,19 @@ def read_verdict(result: Any, episode: Episode) -> Outcome:
     if all(reward is None for reward in per_turn):
         outcome = replace(outcome, turn_rewards=())  # no turn has one: the episode's is trained
     return outcome
+
+
+def portable(outcome: Outcome) -> Outcome:
+    """The outcome with plain Python numbers, and with text that any process can take."""
+    return replace(
+        outcome,
+        reward=None if outcome.reward is None else float(outcome.reward),
+        turn_rewards=tuple(None if r is None else float(r) for r in outcome.turn_rewards),
+        success=None if outcome.success is None else bool(outcome.success),
+        metrics={clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
+        message=clean_text(str(outcome.message)),
+        trace=clean_text(outcome.trace),
+    )
 
 
 def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:

@@ -9,18 +9,23 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.supervision import Slots
+from areal_sdk.process.services import Answer, Client, Service
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import MemoryLimit, ProcessSpec
 
-IDLE = "idle"
-"""Method that a spared worker is called with after a cancelled call. Its reply says that it is free."""
+
+class Spared(Service, Protocol):
+    """Contract of the workers of a pool that `spares_cancelled`."""
+
+    def idle(self) -> Answer[None]:
+        """Called after a cancelled call. The answer says that the worker is free."""
 
 
 class WorkerPool:
@@ -50,7 +55,7 @@ class WorkerPool:
         memory: MemoryLimit | None = None,
     ) -> None:
         """`spares_cancelled`: a cancelled call ends when its code does, at its deadline at the latest,
-        and the worker is kept. The entry sees `Request.cancelled`, and answers `IDLE`."""
+        and the worker is kept. The entry answers `Spared.idle`."""
         self._specs = [
             ProcessSpec(
                 f"{name}-{index}",
@@ -180,7 +185,7 @@ class WorkerPool:
         """Wait, until the deadline of a cancelled call, for its worker to be free."""
         self._abandoned.add(worker)
         try:
-            await worker.call(IDLE, timeout_s=left_s)
+            await Client[Spared](worker).call(Spared.idle, timeout_s=left_s)
         except RemoteError:
             pass  # an error is a reply too
         except ProcessError:

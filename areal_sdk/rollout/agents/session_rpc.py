@@ -29,6 +29,7 @@ from areal_sdk.gateway.errors import ApiError, session_closed
 from areal_sdk.process import ChannelClosedError, Request
 from areal_sdk.reward import as_outcome, as_turn_rewards
 from areal_sdk.rollout.agents.adapters import PlayResult
+from areal_sdk.rollout.verdicts import portable
 from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn, unpack_turns
 
 _ERRORS: Mapping[str, type[EpisodeError]] = {
@@ -140,14 +141,7 @@ def _plain(result: Any) -> Any:
     if isinstance(result, Episode):
         return replace(result, task=Task(result.task.id), outcome=_plain(result.outcome))
     if isinstance(result, Outcome):
-        return replace(
-            result,
-            reward=_number(result.reward),
-            turn_rewards=tuple(_number(reward) for reward in result.turn_rewards),
-            success=None if result.success is None else bool(result.success),
-            metrics={str(name): float(value) for name, value in result.metrics.items()},
-            message=str(result.message),
-        )
+        return portable(result)
     if isinstance(result, Mapping):
         return dict(zip(map(str, result), as_turn_rewards([*result.values()]), strict=True))
     if hasattr(result, "item"):
@@ -157,10 +151,6 @@ def _plain(result: Any) -> Any:
     if result is not None and not isinstance(result, (bool, int, float)):
         as_outcome(result, _NOBODY)  # the error lists what a verdict may be
     return result
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def _pickle(item: object) -> bytes:

@@ -1,0 +1,174 @@
+"""The side of a service that answers: each request is a call of a method of an object."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from areal_sdk.errors import ArealError
+from areal_sdk.process.channel import Channel, ChannelClosedError, Request
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.services.contract import Service, Stream, methods_of, packed
+
+logger = logging.getLogger(__name__)
+
+EXIT_GRACE_S = 1.0
+"""Seconds for calls to clean up when the channel closes."""
+
+
+class Answering:
+    """Calls the methods of a service as requests say, and sends what they return."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        told: tuple[type[Exception], ...] = (Exception,),
+        runner: asyncio.Runner | None = None,
+    ) -> None:
+        """`told`: the errors that the caller is told. Any other error is raised by `answer`.
+
+        `runner` runs coroutines, each to its end before the next request.
+        """
+        self._service = service
+        self._methods = methods_of(type(service))
+        self._told = told
+        self._runner = runner
+
+    def answer(self, request: Request) -> None:
+        """Call the method, and answer with its result or its error. A `Future` answers when it is done."""
+        try:
+            result = self.call(request)
+            if asyncio.iscoroutine(result):
+                assert self._runner is not None, "a coroutine needs an event loop"
+                self._runner.run(self._run(request, result))
+            else:
+                self.send(request, result)
+        except ChannelClosedError:
+            raise
+        except self._told as exc:
+            fail(request, exc)
+
+    def call(self, request: Request) -> Any:
+        """The value that the method returns. ValueError names an unknown method, or arguments that do not fit."""
+        method = self._methods.get(request.method)
+        if method is None:
+            raise ValueError(
+                f"{type(self._service).__name__} has no method {request.method!r}; "
+                f"it has {', '.join(sorted(self._methods))}"
+            )
+        arguments = method.arguments(request.payload, request.buffers)
+        return getattr(self._service, request.method)(*arguments)
+
+    def send(self, request: Request, result: Any) -> None:
+        """Answer with what the method has returned."""
+        match result:
+            case Stream():
+                result.begin(request)
+            case asyncio.Future():
+                cancel = partial(result.get_loop().call_soon_threadsafe, result.cancel)
+                request.when_cancelled(cancel)
+                result.add_done_callback(partial(self._finish, request))
+            case Future():
+                request.when_cancelled(result.cancel)
+                result.add_done_callback(partial(self._finish, request))
+            case _:
+                request.reply(*packed(result))
+
+    def is_answered_at_once(self, method: str) -> bool:
+        return hasattr(getattr(type(self._service), method, None), "is_answered_at_once")
+
+    async def _run(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work, name=request.method)
+        self.send(request, task)
+        await asyncio.wait({task})
+
+    def _finish(self, request: Request, done: "Future[Any] | asyncio.Future[Any]") -> None:
+        """Answer in the thread that has the result."""
+        with suppress(ChannelClosedError):
+            if done.cancelled():
+                request.fail(RuntimeError(f"{request.method!r} cancelled its own task"))
+            elif (error := done.exception()) is None:
+                request.reply(*packed(done.result()))
+            else:
+                fail(request, error)
+
+
+def fail(request: Request, error: BaseException) -> None:
+    """Tell the caller. The log gets the traceback of an error that is not the SDK's own."""
+    if not isinstance(error, ArealError):
+        logger.error("%s", request.method, exc_info=error)
+    request.fail(error)
+
+
+async def answer_until_closed(channel: Channel, service: Service) -> None:
+    """Answer on this event loop until the channel closes; then cancel the calls that have not ended.
+
+    Raises the error of a method that is answered `at_once`.
+    """
+    await _Loop(channel, Answering(service)).run()
+
+
+class _Loop:
+    """A thread receives requests, and the event loop calls the methods."""
+
+    def __init__(self, channel: Channel, answering: Answering) -> None:
+        self._channel = channel
+        self._answering = answering
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._calls = BackgroundTasks()
+
+    async def run(self) -> None:
+        threading.Thread(target=self._receive, name="receiver", daemon=True).start()
+        try:
+            await self._closed
+        finally:
+            calls = list(self._calls)
+            for call in calls:
+                call.cancel()
+            if calls:
+                await asyncio.wait(calls, timeout=EXIT_GRACE_S)
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                request = self._channel.receive()
+                if request is None:
+                    continue
+                is_answered = self._answering.is_answered_at_once(request.method)
+                self._loop.call_soon_threadsafe(self._take, request, is_answered)
+                if is_answered:
+                    request.reply()
+        except ChannelClosedError:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._close)
+
+    def _take(self, request: Request, is_answered: bool) -> None:
+        try:
+            result = self._answering.call(request)
+            if asyncio.iscoroutine(result):
+                result = asyncio.create_task(result, name=request.method)
+            if isinstance(result, asyncio.Task):
+                self._calls.keep(result)
+            if not is_answered:
+                self._answering.send(request, result)
+        except ChannelClosedError:
+            pass
+        except Exception as exc:  # noqa: BLE001 - the caller is told, or `run` raises it
+            if is_answered:
+                self._close(exc)
+            else:
+                fail(request, exc)
+
+    def _close(self, bug: Exception | None = None) -> None:
+        if self._closed.done():
+            return
+        if bug is None:
+            self._closed.set_result(None)
+        else:
+            self._closed.set_exception(bug)

@@ -1,0 +1,82 @@
+"""The typed client of a service: the method of a contract, its arguments, and a deadline."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+
+from areal_sdk.errors import ProcessError
+from areal_sdk.process.child import Child, ChildReply
+from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.services.contract import (
+    Answer,
+    Method,
+    Service,
+    Stream,
+    method_of,
+)
+
+S = TypeVar("S", bound=Service, contravariant=True)
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class Caller(Protocol):
+    """The way to a process: a `Child`, or a pool of them."""
+
+    async def call(
+        self,
+        method: str,
+        payload: JSON = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+    ) -> ChildReply: ...
+
+
+class Client(Generic[S]):
+    """Calls the methods of one contract. Errors are those of the caller that it is made with."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def call(
+        self,
+        method: Callable[[S, Unpack[Ts]], Answer[R]],
+        *arguments: *Ts,
+        timeout_s: float,
+    ) -> R:
+        """The result of a method. A deadline or a cancellation cancels the call in the process."""
+        about = method_of(method)
+        reply = await self._caller.call(about.name, *about.called(*arguments), timeout_s=timeout_s)
+        result: R = _result(about, reply)
+        return result
+
+
+class StreamClient(Client[S]):
+    """Calls a child, also methods that answer in parts."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self._child = child
+
+    async def stream(
+        self,
+        method: Callable[[S, Unpack[Ts]], Stream[R]],
+        *arguments: *Ts,
+        idle_timeout_s: float,
+    ) -> AsyncGenerator[R, None]:
+        """The parts of an answer. `aclose` it early (or leave `aclosing`) to cancel the call."""
+        about = method_of(method)
+        parts = self._child.stream(
+            about.name, *about.called(*arguments), idle_timeout_s=idle_timeout_s
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                yield _result(about, part)
+
+
+def _result(method: Method, reply: ChildReply) -> Any:
+    try:
+        return method.result(reply.payload, reply.buffers)
+    except ValueError as exc:
+        raise ProcessError(str(exc)) from exc

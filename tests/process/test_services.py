@@ -1,0 +1,111 @@
+"""Services: typed calls between real processes."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from areal_sdk.errors import ProcessError, RemoteError
+from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services import Client
+from areal_sdk.process.services.client import StreamClient
+from areal_sdk.process.services.contract import method_of
+from tests.process.service_entry import ASYNC, SYNC, Item, Kind, Older, Shop
+from tests.toolbox.waiting import until
+
+TIMEOUT_S = 60.0
+"""Seconds for any answer of a test's child."""
+
+
+@asynccontextmanager
+async def child_of(entry: str, tmp_path: Path) -> AsyncIterator[Child]:
+    child = await spawn(ProcessSpec("shop", entry), log_dir=tmp_path)
+    try:
+        yield child
+    finally:
+        await child.aclose()
+
+
+@pytest.mark.parametrize("entry", [SYNC, ASYNC])
+async def test_values_arrive_as_the_types_of_the_contract(tmp_path: Path, entry: str) -> None:
+    async with child_of(entry, tmp_path) as child:
+        shop = Client[Shop](child)
+        sent = Item(Kind.ODD, (1, 2), {7: -0.5}, np.arange(3, dtype=np.int32), math.nan)
+        (item,), name = await shop.call(Shop.echo, [sent], None, timeout_s=TIMEOUT_S)
+        assert (item.kind, item.counts, item.by_token, name) == (Kind.ODD, (1, 2), {7: -0.5}, None)
+        assert math.isnan(item.loss)
+        assert item.values is not None
+        assert np.frombuffer(view_of(item.values), np.int32).tolist() == [0, 1, 2]
+        assert await shop.call(Shop.later, timeout_s=TIMEOUT_S) == 7
+        ones = Item(Kind.PLAIN, values=np.ones(4, np.float32))
+        doubled = await shop.call(Shop.doubled, ones, timeout_s=TIMEOUT_S)
+        assert doubled.values is not None
+        assert np.frombuffer(view_of(doubled.values), np.float32).tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("entry", [SYNC, ASYNC])
+async def test_what_does_not_fit_the_contract_is_refused_by_name(
+    tmp_path: Path, entry: str
+) -> None:
+    async with child_of(entry, tmp_path) as child:
+        older = Client[Older](child)
+        with pytest.raises(RemoteError, match=r"Counter has no method 'closes'; it has .*later"):
+            await older.call(Older.closes, timeout_s=TIMEOUT_S)
+        with pytest.raises(
+            RemoteError, match=r"Shop.echo\(items, name\) was called with \['tea'\]"
+        ):
+            await older.call(Older.echo, "tea", timeout_s=TIMEOUT_S)
+        with pytest.raises(ProcessError, match=r"Older.later\(\) was answered with 7: .*list"):
+            await older.call(Older.later, timeout_s=TIMEOUT_S)
+        with pytest.raises(TypeError, match=r"Shop.echo\(items, name\): "):
+            await Client[Shop](child).call(Shop.echo, [object()], "", timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
+        with pytest.raises(RemoteError, match="ValueError: sold out"):
+            await Client[Shop](child).call(Shop.fails, "sold out", timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("entry", [SYNC, ASYNC])
+async def test_a_call_that_is_cancelled_is_cancelled_in_the_process(
+    tmp_path: Path, entry: str
+) -> None:
+    async with child_of(entry, tmp_path) as child:
+        shop, note = Client[Shop](child), tmp_path / "note"
+        waiting = asyncio.create_task(shop.call(Shop.waits, str(note), timeout_s=TIMEOUT_S))
+        await until(note.exists)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert await shop.call(Shop.later, timeout_s=TIMEOUT_S) == 7
+        await until(lambda: note.read_text() == "cancelled")
+
+
+async def test_an_answer_may_come_in_parts(tmp_path: Path) -> None:
+    async with child_of(ASYNC, tmp_path) as child:
+        parts = StreamClient[Shop](child).stream(Shop.counts, 3, idle_timeout_s=TIMEOUT_S)
+        assert [(i.counts, bytes(view_of(i.values or b""))) async for i in parts] == [
+            ((0,), b""),
+            ((1,), b"x"),
+            ((2,), b"xx"),
+        ]
+
+
+async def test_a_blocked_process_says_that_it_has_a_call_that_is_answered_at_once(
+    tmp_path: Path,
+) -> None:
+    async with child_of(ASYNC, tmp_path) as child:
+        shop, note = Client[Shop](child), tmp_path / "note"
+        await shop.call(Shop.blocks, str(note), timeout_s=TIMEOUT_S)
+        later = asyncio.create_task(shop.call(Shop.later, timeout_s=TIMEOUT_S))
+        note.touch()
+        assert await later == 7
+
+
+def test_an_annotation_that_cannot_travel_names_its_method() -> None:
+    def opened(path: Path) -> int:
+        raise NotImplementedError
+
+    with pytest.raises(TypeError, match=r"opened\(path\) returns .*int.*: expected an Answer"):
+        method_of(opened)
