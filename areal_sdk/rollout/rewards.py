@@ -2,7 +2,7 @@
 
 A call has a hard deadline. A reward that hangs or crashes loses only its own worker, and its error
 never becomes a reward of zero. A worker scores one episode after another (`reward_worker.py`). Rewards
-that await share one more worker, which scores many episodes at once (`awaited_rewards.py`).
+that await share one more worker, which scores many episodes at once.
 """
 
 import asyncio
@@ -24,15 +24,19 @@ from areal_sdk.errors import (
     RemoteError,
     RewardError,
 )
+from areal_sdk.process import JSON, Child, ProcessSpec, spawn
+from areal_sdk.process.pools.supervision import Slots
 from areal_sdk.process.pools.workers import WorkerPool
 from areal_sdk.process.services import Client
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.user_code import reference_to
 from areal_sdk.reward import RewardFn
-from areal_sdk.rollout.awaited_rewards import SharedWorker
-from areal_sdk.rollout.reward_worker import WORKER, Rewards
+from areal_sdk.rollout.reward_worker import SHARED_WORKER, WORKER, Rewards
 from areal_sdk.rollout.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
+
+BLOCKED_S = 2.0
+"""The worker itself ends a call at its deadline. If it has not answered so long after, it is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,52 @@ class RewardPool:
                 return outcome
         workers = Client[Rewards](self._isolated.get(index, self._pool))
         return await workers.call(Rewards.score, index, episode, timeout_s=self._timeout_s)
+
+
+class SharedWorker:
+    """One process that judges many episodes at once, with rewards that await. It is started again when it is lost.
+
+    A judge behind an endpoint waits for seconds and computes nothing, so a process for each call would
+    be waste. The price is that a reward which blocks or crashes holds up its neighbours. So this worker
+    is only the fast way: a call that it does not answer is made again where it is alone.
+    """
+
+    def __init__(self, args: Mapping[str, JSON], *, log_dir: Path, start_timeout_s: float) -> None:
+        self._spec = ProcessSpec("reward-shared", SHARED_WORKER, args)
+        self._log_dir = log_dir
+        self._start_timeout_s = start_timeout_s
+        self._slots = Slots(
+            1, start=self._start, is_lost=lambda child: child.exited.done(), name="reward-shared"
+        )
+
+    async def start(self) -> None:
+        await self._slots.start()
+
+    async def score(self, reward: int, episode: bytes, *, timeout_s: float) -> Outcome | None:
+        """The verdict. None if the worker was lost or is blocked, perhaps by another call.
+
+        `RemoteError`: the reward raised, or was late.
+        """
+        try:
+            worker = await self._slots.worker(0)
+        except RemoteError as exc:  # else it would look like an exception of the reward
+            raise ProcessError(str(exc)) from exc
+        try:
+            return await Client[Rewards](worker).call(
+                Rewards.score, reward, episode, timeout_s=timeout_s + BLOCKED_S
+            )
+        except CallTimeoutError:
+            await worker.kill()
+        except ChildDiedError:
+            pass
+        return None
+
+    async def aclose(self) -> None:
+        for worker in await self._slots.aclose():
+            await worker.aclose(grace_s=1.0)
+
+    async def _start(self, index: int) -> Child:
+        return await spawn(self._spec, log_dir=self._log_dir, start_timeout_s=self._start_timeout_s)
 
 
 def _order(reward: RewardSpec) -> Mapping[str, Any]:

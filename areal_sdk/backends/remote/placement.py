@@ -6,13 +6,13 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from areal_sdk.backends.remote.processes import RunningServer, ServerStarter, tail
-from areal_sdk.backends.remote.server_process import ENTRY, identity
+from areal_sdk.backends.remote.server_process import ENTRY, ServerHost, identity
 from areal_sdk.errors import EngineError, ProcessError, RemoteError
 from areal_sdk.launcher import FindsRoom, Launcher
 from areal_sdk.process import JSON, Child, ProcessSpec, Reservation
+from areal_sdk.process.services import Client
 
 CALL_TIMEOUT_S = 60.0
 """Seconds for an answer of the process beside a server; none of its answers waits for the server."""
@@ -45,6 +45,7 @@ class PlacedServer(RunningServer):
         self.index = index
         self.token = token
         self._child = child
+        self._host = Client[ServerHost](child)
 
     @property
     def address(self) -> str:
@@ -80,7 +81,8 @@ class PlacedServer(RunningServer):
 
     async def begin(self) -> None:
         """Start the server itself; it is ready some seconds later."""
-        await self._call("start")
+        with _engine_errors():
+            await self._host.call(ServerHost.start, timeout_s=CALL_TIMEOUT_S)
 
     async def stop(self, *, grace_s: float = 5.0) -> None:
         with _engine_errors():
@@ -94,20 +96,22 @@ class PlacedServer(RunningServer):
         facts = [identity(path) for path in files]
         if not all(facts):
             raise EngineError(f"the weights are not there any more: {', '.join(map(str, files))}")
-        return all(await self._call("sees", facts))
+        with _engine_errors():
+            seen = await self._host.call(ServerHost.sees, facts, timeout_s=CALL_TIMEOUT_S)
+        return all(seen)
 
     async def forget_weights(self) -> None:
         """Free what its machine has received."""
-        await self._call("forget")
+        with _engine_errors():
+            await self._host.call(ServerHost.forget, timeout_s=CALL_TIMEOUT_S)
 
     async def checkpoint(self, files: Mapping[str, Path | None], *, version: int) -> str:
         """A directory of its machine with `files`, by name; those without a path were received."""
         paths = {name: None if path is None else str(path) for name, path in files.items()}
-        return str(await self._call("checkpoint", {"files": paths, "version": version}))
-
-    async def _call(self, method: str, payload: JSON = None) -> Any:
         with _engine_errors():
-            return (await self._child.call(method, payload, timeout_s=CALL_TIMEOUT_S)).payload
+            return await self._host.call(
+                ServerHost.checkpoint, paths, version, timeout_s=CALL_TIMEOUT_S
+            )
 
 
 class _NoPlaceError(EngineError):

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +18,10 @@ from typing import Any, Protocol
 from areal_sdk.backends.remote.processes import ServerCommand, ServerProcess, start_process
 from areal_sdk.backends.remote.weights.relay import Relay
 from areal_sdk.errors import ConfigError
-from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
+from areal_sdk.process import JSON, Channel
 from areal_sdk.process.network.handshake import join_address
 from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.services import Answer, Answering, Service
 from areal_sdk.process.user_code import load_user_object
 
 ENTRY = "areal_sdk.backends.remote.server_process:main"
@@ -61,6 +62,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     except ConfigError as exc:
         raise ConfigError(f"on the machine {host}: {exc}") from None
     beside = _Beside(server, model, Relay(host, token=options["token"]), port=int(port))
+    answering = Answering(beside)
     channel.ready(
         {
             "address": f"http://{join_address(host, int(port))}",
@@ -71,13 +73,29 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     try:
         while beside.is_well:
             if (request := channel.receive(timeout_s=WATCH_EVERY_S)) is not None:
-                beside.answer(request)
+                answering.answer(request)
         sys.stderr.write("the server has ended\n")
     finally:
         beside.close()
 
 
-class _Beside:
+class ServerHost(Service, Protocol):
+    """Contract of the process beside a server."""
+
+    def start(self) -> Answer[int]:
+        """Start the server, which writes where this process writes. The answer is its process id."""
+
+    def sees(self, files: list[list[str]]) -> Answer[list[bool]]:
+        """Whether this machine has each of the files, which are told by their `identity`."""
+
+    def forget(self) -> Answer[None]:
+        """Free the weights that the machine has received."""
+
+    def checkpoint(self, files: dict[str, str | None], version: int) -> Answer[str]:
+        """A directory of links to files that this machine sees, or has received (those without a path)."""
+
+
+class _Beside(ServerHost):
     """The process beside the server."""
 
     def __init__(self, server: LocalServer, model: Path, relay: Relay, *, port: int) -> None:
@@ -92,20 +110,6 @@ class _Beside:
     def is_well(self) -> bool:
         return self._process is None or self._process.is_running
 
-    def answer(self, request: Request) -> None:
-        methods: dict[str, Callable[[Any], JSON]] = {
-            "start": self._start,
-            "sees": self._sees,
-            "forget": self._forget,
-            "checkpoint": self._checkpoint,
-        }
-        try:
-            request.reply(methods[request.method](request.payload))
-        except ChannelClosedError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - the main process is told
-            request.fail(exc)
-
     def close(self) -> None:
         if self._process is not None:
             asyncio.run(self._process.stop(grace_s=STOP_S))
@@ -113,28 +117,23 @@ class _Beside:
         self.relay.close()
         self._links.cleanup()
 
-    def _start(self, payload: Any) -> JSON:
-        """The server writes where this process writes."""
+    def start(self) -> int:
         software = ", ".join(f"{name} {version}" for name, version in self._server.software.items())
         sys.stderr.write(f"starting the server ({software})\n")
         log = Path("/proc/self/fd/1")
         self._process = start_process(self._server.command, port=self._port.number, log_path=log)
-        return {"pid": self._process.pid}
+        return self._process.pid
 
-    def _sees(self, payload: Any) -> JSON:
-        """Whether this machine has each of the files, which are told by their `identity`."""
-        return [identity(Path(there[0])) == there for there in payload]
+    def sees(self, files: list[list[str]]) -> list[bool]:
+        return [identity(Path(there[0])) == there for there in files]
 
-    def _forget(self, payload: Any) -> JSON:
+    def forget(self) -> None:
         self.relay.forget()
-        return None
 
-    def _checkpoint(self, payload: Any) -> JSON:
-        """A directory of links to files that this machine sees, or has received (those without a path)."""
-        links = {name: path or self.relay.path_of(name) for name, path in payload["files"].items()}
+    def checkpoint(self, files: dict[str, str | None], version: int) -> str:
+        links = {name: path or self.relay.path_of(name) for name, path in files.items()}
         links.setdefault("config.json", str(self._model / "config.json"))
-        directory = Path(self._links.name) / f"{payload['version'] % 2}"
-        return str(link_checkpoint(directory, links))
+        return str(link_checkpoint(Path(self._links.name) / f"{version % 2}", links))
 
 
 def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:

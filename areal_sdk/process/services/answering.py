@@ -41,17 +41,18 @@ class Answering:
 
     def answer(self, request: Request) -> None:
         """Call the method, and answer with its result or its error. A `Future` answers when it is done."""
-        try:
-            result = self.call(request)
-            if asyncio.iscoroutine(result):
-                assert self._runner is not None, "a coroutine needs an event loop"
-                self._runner.run(self._run(request, result))
-            else:
-                self.send(request, result)
-        except ChannelClosedError:
-            raise
-        except self._told as exc:
-            fail(request, exc)
+        with suppress(ChannelClosedError):  # `receive` says so too
+            try:
+                result = self.call(request)
+                if asyncio.iscoroutine(result):
+                    assert self._runner is not None, "a coroutine needs an event loop"
+                    self._runner.run(self._run(request, result))
+                else:
+                    self.send(request, result)
+            except ChannelClosedError:
+                raise
+            except self._told as exc:
+                fail(request, exc)
 
     def call(self, request: Request) -> Any:
         """The value that the method returns. ValueError names an unknown method, or arguments that do not fit."""

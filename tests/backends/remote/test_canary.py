@@ -18,7 +18,7 @@ def sender_of(model: Path, published: Path) -> Sender:
     sender = Sender(
         model, dtype="auto", bucket_bytes=2**20, device="cpu", fused={}, vocabulary_multiple=64
     )
-    sender.open({"path": str(published), "checksum": "", "contents": "all"})
+    sender.open(str(published), checksum="", contents="all")
     return sender
 
 
@@ -26,7 +26,7 @@ def sender_of(model: Path, published: Path) -> Sender:
 def test_the_canary_says_what_transformers_says(family: str, tmp_path: Path) -> None:
     model = saved(tmp_path, family)
     sender = sender_of(model, model / "model.safetensors")
-    found = sender.canary({"tokens": TOKENS, "candidates": CANDIDATES})
+    found = sender.canary(TOKENS, CANDIDATES)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     with torch.no_grad():
         logprobs = torch.log_softmax(plain(torch.tensor([TOKENS])).logits[0, -1], -1)
@@ -40,4 +40,4 @@ def test_published_weights_without_an_expert_are_refused(tmp_path: Path) -> None
     save_file(tensors, tmp_path / "published.safetensors")
     sender = sender_of(model, tmp_path / "published.safetensors")
     with pytest.raises(ConfigError, match=r"do not fit.*missing .*experts\.2\.down_proj"):
-        sender.canary({"tokens": TOKENS, "candidates": CANDIDATES})
+        sender.canary(TOKENS, CANDIDATES)

@@ -1,17 +1,73 @@
 """The main process's side of the weight sender: starts the child and calls it."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 from areal_sdk.backends.remote.client import WeightLayout
 from areal_sdk.errors import EngineError, ProcessError
 from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.services import Answer, Client, Service
 from areal_sdk.types import WeightUpdate
 
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
 BUCKET_BYTES = 256 << 20
+
+
+Parameter = tuple[str, str, list[int]]
+"""Name, dtype and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """The hashes that a server should report."""
+
+    parameters: dict[str, str]
+    """Hashes of the parameters that can be told, by name."""
+    all: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroup:
+    """A process group of the sender and the ranks of one server."""
+
+    name: str
+    host: str
+    port: int
+    world_size: int
+    backend: str
+    timeout_s: float
+
+
+class SenderCalls(Service, Protocol):
+    """Contract of the sender child. Slow calls run beside each other."""
+
+    def open(self, path: str, checksum: str, contents: str) -> Answer[None]:
+        """Map a version; all later calls are about this one."""
+
+    def fill(self) -> Answer[list[list[Parameter]]]:
+        """Copy the mapped version into the buckets; they keep their memory between versions."""
+
+    def handles(self, bucket: int, receivers: int) -> Answer[list[str]]:
+        """Handles of one bucket, one a receiver: each is opened once and counted."""
+
+    def join(self, group: WeightGroup) -> Answer[None]:
+        """Make the group with one server; returns when its ranks are in it."""
+
+    def send(self, group: str, bucket: int) -> Answer[None]:
+        """Broadcast one bucket in a group."""
+
+    def leave(self, group: str) -> Answer[None]: ...
+
+    def checksums(self, names: list[str]) -> Answer[Checksums]:
+        """The hashes a server should report for those of its `names` that we can tell."""
+
+    def canary(self, tokens: Sequence[int], candidates: Sequence[int]) -> Answer[Sequence[float]]:
+        """log softmax of the candidates after the canary prompt, by a plain transformers forward."""
 
 
 class WeightSender:
@@ -40,7 +96,7 @@ class WeightSender:
         }
         self._child: Child | None = None
         self._opened: WeightUpdate | None = None
-        self._filled: list[list[tuple[str, str, Sequence[int]]]] = []
+        self._filled: list[list[Parameter]] = []
         self._start_lock = asyncio.Lock()
         self.generation = 0
         """Counts the children: what one had is gone with it."""
@@ -50,26 +106,29 @@ class WeightSender:
         await self._started()
         if self._opened != update:
             self._filled = []
-            await self.call("open", asdict(update))
+            assert update.path is not None
+            await self.call(SenderCalls.open, update.path, update.checksum, update.contents)
             self._opened = update
 
-    async def fill(self) -> list[list[tuple[str, str, Sequence[int]]]]:
-        """Lay the opened version out in buckets; returns their `(name, dtype, shape)`s."""
+    async def fill(self) -> list[list[Parameter]]:
+        """Lay the opened version out in buckets; returns their parameters."""
         if not self._filled:
-            answer = await self.call("fill", {})
-            self._filled = [
-                [(str(name), str(dtype), list(shape)) for name, dtype, shape in bucket]
-                for bucket in answer["buckets"]
-            ]
+            self._filled = await self.call(SenderCalls.fill)
         return self._filled
 
-    async def call(self, method: str, payload: dict[str, Any], *, timeout_s: float = 0.0) -> Any:
+    async def call(
+        self,
+        method: Callable[[SenderCalls, Unpack[Ts]], Answer[R]],
+        *arguments: *Ts,
+        timeout_s: float = 0.0,
+    ) -> R:
         child = await self._started()
         try:
-            reply = await child.call(method, payload, timeout_s=timeout_s or self._timeout_s)
+            return await Client[SenderCalls](child).call(
+                method, *arguments, timeout_s=timeout_s or self._timeout_s
+            )
         except ProcessError as exc:
-            raise EngineError(f"the weight sender could not {method!r}: {exc}") from exc
-        return reply.payload
+            raise EngineError(f"the weight sender could not {method.__name__!r}: {exc}") from exc
 
     @property
     def pid(self) -> int | None:

@@ -11,7 +11,7 @@ import io
 import mmap
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -26,17 +26,23 @@ import torch.multiprocessing
 from safetensors import safe_open
 from torch.distributed import distributed_c10d
 
+from areal_sdk.backends.remote.weights.sender import (
+    Checksums,
+    Parameter,
+    SenderCalls,
+    WeightGroup,
+)
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.experts import StoredPart, stored_parts
-from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
+from areal_sdk.process import JSON, Channel
+from areal_sdk.process.services import Answering
 
 
 @dataclass(slots=True)
 class Bucket:
     """Some parameters, one after another, as bytes in shared memory."""
 
-    parameters: list[tuple[str, str, list[int]]]
-    """name, dtype, shape"""
+    parameters: list[Parameter]
     flat: torch.Tensor
 
     @property
@@ -105,8 +111,8 @@ def _handles_of(path: Path) -> dict[str, Any]:
     return {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
 
 
-class Sender:
-    """The methods a request may name; each returns the JSON it is answered with."""
+class Sender(SenderCalls):
+    """Holds the weights of one version. Calls come from several threads at once."""
 
     def __init__(
         self,
@@ -130,27 +136,14 @@ class Sender:
         self._scorer: torch.nn.Module | None = None
         self._scored: PublishedWeights | None = None
         self._lock = threading.Lock()
-        self.methods: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
-            "open": self.open,
-            "fill": self.fill,
-            "handles": self.handles,
-            "join": self.join,
-            "send": self.send,
-            "leave": self.leave,
-            "checksums": self.checksums,
-            "canary": self.canary,
-        }
 
-    def open(self, payload: Mapping[str, Any]) -> JSON:
-        """Map a version; everything below is about this one from now on."""
-        path = Path(payload["path"])
-        _verify(path, payload["checksum"])
-        base = self._model if payload["contents"] == "changed" else None
-        self._weights = PublishedWeights.open(path, dtype=self._dtype, base=base)
-        return None
+    def open(self, path: str, checksum: str, contents: str) -> None:
+        published = Path(path)
+        _verify(published, checksum)
+        base = self._model if contents == "changed" else None
+        self._weights = PublishedWeights.open(published, dtype=self._dtype, base=base)
 
-    def fill(self, payload: Mapping[str, Any]) -> JSON:
-        """Copy the mapped version into the buckets; they keep their memory between versions."""
+    def fill(self) -> list[list[Parameter]]:
         weights = self._current()
         if sorted(name for b in self._buckets for name, _, _ in b.parameters) != weights.sent:
             self._buckets = self._plan(weights)
@@ -160,59 +153,50 @@ class Sender:
                 raw = weights.get(name).flatten().view(torch.uint8)
                 bucket.flat[offset : offset + raw.numel()].copy_(raw)
                 offset += raw.numel()
-        return {"buckets": [[list(p) for p in bucket.parameters] for bucket in self._buckets]}
+        return [bucket.parameters for bucket in self._buckets]
 
-    def handles(self, payload: Mapping[str, Any]) -> JSON:
-        """Handles of one bucket, one a receiver: each is opened once and counted."""
-        bucket = self._buckets[payload["bucket"]]
-        handles: list[JSON] = []
-        for _ in range(payload["receivers"]):
+    def handles(self, bucket: int, receivers: int) -> list[str]:
+        shared = self._buckets[bucket]
+        handles: list[str] = []
+        for _ in range(receivers):
             buffer = io.BytesIO()
             ForkingPickler(buffer).dump(
-                {"flattened_tensor": bucket.flat, "metadata": bucket.metadata}
+                {"flattened_tensor": shared.flat, "metadata": shared.metadata}
             )
             handles.append(base64.b64encode(buffer.getvalue()).decode())
         return handles
 
-    def join(self, payload: Mapping[str, Any]) -> JSON:
-        """Make the group with one server; returns when its ranks are in it."""
-        timeout = timedelta(seconds=payload["timeout_s"])
-        name: str = payload["group"]
-        size: int = payload["world_size"]
+    def join(self, group: WeightGroup) -> None:
+        timeout = timedelta(seconds=group.timeout_s)
         store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, not declared
-            payload["host"], payload["port"], size, is_master=True, timeout=timeout
+            group.host, group.port, group.world_size, is_master=True, timeout=timeout
         )
         # The public constructor makes the default group only, and each server needs its own.
-        group, _ = distributed_c10d._new_process_group_helper(
-            size,
+        made, _ = distributed_c10d._new_process_group_helper(
+            group.world_size,
             0,
             [],
-            dist.Backend(payload["backend"]),
-            distributed_c10d.PrefixStore(name, store),
-            group_name=name,  # type: ignore[arg-type]  # a NewType of str that is not exported
+            dist.Backend(group.backend),
+            distributed_c10d.PrefixStore(group.name, store),
+            group_name=group.name,  # type: ignore[arg-type]  # a NewType of str that is not exported
             timeout=timeout,
         )
-        self._groups[name] = group
-        return None
+        self._groups[group.name] = made
 
-    def send(self, payload: Mapping[str, Any]) -> JSON:
-        """Broadcast one bucket in a group."""
-        flat = self._buckets[payload["bucket"]].flat.to(self._device)
-        self._groups[payload["group"]].broadcast(flat, 0).wait()
-        return None
+    def send(self, group: str, bucket: int) -> None:
+        flat = self._buckets[bucket].flat.to(self._device)
+        self._groups[group].broadcast(flat, 0).wait()
 
-    def leave(self, payload: Mapping[str, Any]) -> JSON:
-        group = self._groups.pop(payload["group"], None)
-        if group is not None:
-            group.shutdown()
-        return None
+    def leave(self, group: str) -> None:
+        left = self._groups.pop(group, None)
+        if left is not None:
+            left.shutdown()
 
-    def checksums(self, payload: Mapping[str, Any]) -> JSON:
-        """The hashes a server should report for those of its `names` that we can tell."""
+    def checksums(self, names: list[str]) -> Checksums:
         weights = self._current()
         whole = sha256()
-        known: dict[str, JSON] = {}
-        for name in payload["names"]:
+        known: dict[str, str] = {}
+        for name in names:
             parts = _parts_of(name, weights, self._fused)
             if parts:
                 digest = sha256()
@@ -221,16 +205,14 @@ class Sender:
                     digest.update(raw.numpy().data)
                 known[name] = digest.digest()[:8].hex()
                 whole.update(digest.digest())
-        return {"parameters": known, "all": whole.hexdigest()}
+        return Checksums(known, whole.hexdigest())
 
-    def canary(self, payload: Mapping[str, Any]) -> JSON:
-        """log softmax of the candidates after the canary prompt, by a plain transformers forward."""
+    def canary(self, tokens: Sequence[int], candidates: Sequence[int]) -> list[float]:
         model = self._scoring_model()
-        tokens = torch.tensor([payload["tokens"]])
         with torch.inference_mode():
-            logits = model(input_ids=tokens).logits[0, -1].float()
+            logits = model(input_ids=torch.tensor([tokens])).logits[0, -1].float()
         logprobs = torch.log_softmax(logits, dim=-1)
-        return [float(logprobs[candidate]) for candidate in payload["candidates"]]
+        return [float(logprobs[candidate]) for candidate in candidates]
 
     def _as_served(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with the rows of zeros that servers pad vocabularies with."""
@@ -369,24 +351,8 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
         fused=options["fused"],
         vocabulary_multiple=options["vocabulary_multiple"],
     )
+    answering = Answering(sender)
     channel.ready()
-    try:
-        while True:
-            request = channel.receive(timeout_s=None)
-            if request is not None:
-                threading.Thread(target=_answer, args=(sender, request), daemon=True).start()
-    except ChannelClosedError:
-        return
-
-
-def _answer(sender: Sender, request: Request) -> None:
-    try:
-        payload = request.payload
-        assert isinstance(payload, Mapping)
-        answer = sender.methods[request.method](payload)
-    except ChannelClosedError:
-        return
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the caller is told
-        request.fail(exc)
-    else:
-        request.reply(answer)
+    while True:
+        if (request := channel.receive()) is not None:
+            threading.Thread(target=answering.answer, args=(request,), daemon=True).start()

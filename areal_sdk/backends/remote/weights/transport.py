@@ -19,7 +19,7 @@ from areal_sdk.backends.remote.placement import PlacedServer
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.server_process import link_checkpoint
 from areal_sdk.backends.remote.weights.delivery import deliver
-from areal_sdk.backends.remote.weights.sender import WeightSender
+from areal_sdk.backends.remote.weights.sender import SenderCalls, WeightGroup, WeightSender
 from areal_sdk.errors import EngineError
 from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
@@ -101,9 +101,7 @@ class TensorTransport(Transport):
         for server in servers:
             assert server.info is not None
             self._handles[server] = [
-                await self._sender.call(
-                    "handles", {"bucket": index, "receivers": server.info.num_ranks}
-                )
+                await self._sender.call(SenderCalls.handles, index, server.info.num_ranks)
                 for index in range(len(buckets))
             ]
 
@@ -163,7 +161,7 @@ class DistributedTransport(Transport):
                     label=label if is_last else None,
                     flush=flush and is_last,
                 ),
-                self._sender.call("send", {"group": group, "bucket": index}),
+                self._sender.call(SenderCalls.send, group, index),
             )
         await server.client.end_update()
 
@@ -173,7 +171,7 @@ class DistributedTransport(Transport):
         self._groups.pop(server, None)
         if group is not None:
             with suppress(EngineError):
-                await self._sender.call("leave", {"group": group}, timeout_s=_LEAVE_TIMEOUT_S)
+                await self._sender.call(SenderCalls.leave, group, timeout_s=_LEAVE_TIMEOUT_S)
 
     async def _join(self, server: Server) -> None:
         assert server.info is not None
@@ -187,15 +185,8 @@ class DistributedTransport(Transport):
                     host=self._host, port=port, world_size=size, group=group, backend=self._backend
                 ),
                 self._sender.call(
-                    "join",
-                    {
-                        "host": self._host,
-                        "port": port,
-                        "world_size": size,
-                        "group": group,
-                        "backend": self._backend,
-                        "timeout_s": timeout_s,
-                    },
+                    SenderCalls.join,
+                    WeightGroup(group, self._host, port, size, self._backend, timeout_s),
                 ),
             )
         self._groups[server] = (self._sender.generation, group)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from areal_sdk.backends.remote.client import ServerFailedError
 from areal_sdk.backends.remote.pool import Server
-from areal_sdk.backends.remote.weights.sender import WeightSender
+from areal_sdk.backends.remote.weights.sender import SenderCalls, WeightSender
 from areal_sdk.errors import StaleWeightsError
 from areal_sdk.types import WeightUpdate
 
@@ -89,17 +89,15 @@ class Verifier:
                     self._names[server.address] = sorted(self._previous[server.address])
         await self.sender.open(update)
         names = sorted({name for listed in self._names.values() for name in listed})
-        answer = await self.sender.call("checksums", {"names": names})
-        self._expected_checksums = answer["parameters"]
-        self._is_change = self._published not in ("", answer["all"])
-        self._published = answer["all"]
+        answer = await self.sender.call(SenderCalls.checksums, names)
+        self._expected_checksums = answer.parameters
+        self._is_change = self._published not in ("", answer.all)
+        self._published = answer.all
         candidates = list(self.canary.candidates)
         if self.scorer is not None:
             scores = await self.scorer(update.version, self.canary.tokens, candidates)
         else:
-            scores = await self.sender.call(
-                "canary", {"tokens": list(self.canary.tokens), "candidates": candidates}
-            )
+            scores = await self.sender.call(SenderCalls.canary, self.canary.tokens, candidates)
         self._expected_canary = dict(zip(candidates, scores, strict=True))
 
     async def check_paused(self, server: Server, *, label: str) -> None:
