@@ -159,7 +159,7 @@ class Trainer(ABC):
     credit: "Mapping[str, Credit]" = MappingProxyType({})
     """Credit of the episodes of the latest step, by id. Shown to people; a trainer may leave it out."""
     tokens: "StepTokens | None" = None
-    """What the latest step made of each token. The run keeps it for people; a trainer may leave it out."""
+    """The record of each token in the latest step. The run keeps it for people; a trainer may leave it out."""
 
     @abstractmethod
     async def start(self) -> None:

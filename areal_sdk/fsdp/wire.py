@@ -126,7 +126,7 @@ def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[Demo
 
 
 def encode_tokens(tokens: StepTokens | None) -> tuple[JSON, list[Buffer]]:
-    """What a step made of its tokens, rounded as its file will be; only rank 0 has it.
+    """The record of a step's tokens, rounded as its file will be; only rank 0 has it.
 
     >>> decode_tokens(*encode_tokens(None)) is None
     True

@@ -27,7 +27,7 @@ from areal_sdk.telemetry.waits import waiting
 from areal_sdk.trainer import IdleGroups
 
 _OF_NO_EPISODE = (DropReason.CANCELLED, DropReason.ROLLED_BACK)
-"""Reasons that say nothing about the episodes."""
+"""Reasons for a drop that say nothing about the episodes."""
 
 _ALL_MASKED = 'all of its group ran into a limit, and truncated = "mask"'
 
@@ -50,7 +50,7 @@ class TrajectoryBuffer:
     ) -> None:
         """`tasks` is told which tasks are consumed. `idle_groups` are those that teach the algorithm nothing.
 
-        So many episodes in a row as `max_lost_in_a_row` that give no group to train end the run.
+        The run ends after `max_lost_in_a_row` episodes in a row that give no group to train.
         """
         self.rules = rules
         self.tasks = tasks
@@ -76,8 +76,8 @@ class TrajectoryBuffer:
         return self.flow.version
 
     def set_version(self, version: int) -> None:
-        """The engines serve `version`: more groups may start, and running siblings that no step can train
-        any more are cancelled."""
+        """Note that the engines serve `version`. More groups may then start, and running siblings that no step can
+        train any more are cancelled."""
         for stop in self.flow.set_version(version):
             stop.group.stop(stop.sibling, stop.reason)
         self._notify()
@@ -113,7 +113,7 @@ class TrajectoryBuffer:
         return group
 
     def accept(self, group: PendingGroup, member: ScoredEpisode) -> None:
-        """A sibling ended with a reward. It no longer counts as running."""
+        """Note that a sibling ended with a reward. It no longer counts as running."""
         self.flow.accept(group, member)
         self.ledger.buffer(1)
         self.recent.kept(
@@ -125,7 +125,7 @@ class TrajectoryBuffer:
         self._notify()
 
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:
-        """A sibling will not be trained. The group keeps its slot."""
+        """Note that a sibling will not be trained. The group keeps its slot."""
         self.flow.reject(group)
         self._book_drop(rejection.reason, 1, buffered=False)
         self._notify()
@@ -137,7 +137,7 @@ class TrajectoryBuffer:
             group.rejection = rejection
 
     def resolve(self, group: PendingGroup) -> None:
-        """All siblings have ended: finish the group if enough of them are valid, else drop it."""
+        """Finish a group whose siblings have all ended, if enough of them are valid; else drop it."""
         self._ids.remove(group.id)
         reason = self.flow.resolve(group)
         self._notify()
@@ -175,7 +175,7 @@ class TrajectoryBuffer:
         self._notify()
 
     def fail(self, error: BaseException) -> None:
-        """`cut_batch` raises `error`. The first error wins: it is usually the cause."""
+        """Have `cut_batch` raise `error`. The first error wins, because it is usually the cause."""
         self._failure = self._failure or error
         self._notify()
 
@@ -207,21 +207,21 @@ class TrajectoryBuffer:
         return self._cut(version, waited_s=enough_at - began, held_s=clock() - enough_at)
 
     def mark_trained(self, batch: RolloutBatch) -> None:
-        """The step is done: the batch's episodes are trained, its tasks consumed."""
+        """Note that the step is done: the batch's episodes are trained, and its tasks consumed."""
         self.ledger.train(batch.num_episodes)
         for group in batch.finished:
             self.tasks.consume(group.issued.key)
         self.tasks.end_step()
 
     def take_back(self, batch: RolloutBatch, *, valid_from: int) -> None:
-        """Drop `batch`, and from the next version on all that weights before `valid_from` have sampled."""
+        """Drop `batch`, and from the next version on every sample of weights before `valid_from`."""
         self._book_drop(DropReason.ROLLED_BACK, batch.num_episodes, buffered=True)
         for group in batch.finished:
             self.tasks.consume(group.issued.key)
         self.flow.take_back(valid_from=valid_from)
 
     def waiting_groups(self) -> list[str]:
-        """The groups that are neither trained nor dropped: a resume from now on plays them again."""
+        """The groups that are neither trained nor dropped, which a resumed run plays again."""
         waiting: list[PendingGroup | FinishedGroup] = [*self.flow.open, *self.flow.finished]
         return [group.id for group in waiting]
 
@@ -255,7 +255,7 @@ class TrajectoryBuffer:
         )
 
     def _shed(self) -> None:
-        """Drop what the step that waits for a batch may not train."""
+        """Drop the members and groups that the waiting step may not train."""
         drops = self.flow.shed()
         for drop in drops:
             if drop.reason is DropReason.STALE:
@@ -281,7 +281,7 @@ class TrajectoryBuffer:
 
 
 async def _wait_up_to(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the event; None: however long the batch may take, which has a deadline."""
+    """Wait for the event. With None, wait as long as the batch may take, which has a deadline of its own."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

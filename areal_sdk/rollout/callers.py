@@ -64,9 +64,8 @@ class CallerTasks(TaskBook):
 
 
 class CallerEpisodes(EpisodeSource):
-    """Turns the sessions of callers into episodes.
-
-    Leaving ends the episodes; the sessions go on, and observers are told of each when it is over.
+    """Turns the sessions of callers into episodes. Leaving ends the episodes. The sessions go on, and observers are
+    told of each session when it is over.
     """
 
     def __init__(
@@ -95,9 +94,9 @@ class CallerEpisodes(EpisodeSource):
         self._broken: frozenset[str] = frozenset()
         """Groups of which some siblings had ended when the run began."""
         self._ends: dict[str, asyncio.Future[None]] = {}
-        """Future of each session, done when the session can change no more."""
+        """The future of each session, which is done when the session cannot change any more."""
         self._dropped: dict[str, Rejection] = {}
-        """Sessions that are not trained, though their callers go on."""
+        """Sessions that are not trained, although their callers still use them."""
         self._has_ended = False
         self._playing: set[asyncio.Task[None]] = set()
 
@@ -194,7 +193,7 @@ class CallerEpisodes(EpisodeSource):
                 del self._ends[live.id]
 
     def _resolve_if_whole(self, group: PendingGroup) -> None:
-        """Callers end the siblings of a group; the one that ends last resolves it."""
+        """Resolve the group if this was its last sibling to end."""
         if not group.num_running:
             self.buffer.resolve(group)
             self.buffer.shed_surplus()
@@ -213,7 +212,7 @@ class CallerEpisodes(EpisodeSource):
 
 
 def _why_cut_off(reason: DropReason, *, is_over: bool) -> Rejection:
-    """`is_over`: its caller has ended it, so it waited for its judge."""
+    """The reason why a session was cut off. `is_over`: its caller had ended it, so it waited for its judge."""
     whose = "judge" if is_over else "caller"
     if reason is DropReason.CANCELLED:
         return Rejection(reason, f"learning ended before its {whose} was done")

@@ -42,10 +42,10 @@ class Curriculum:
         self.every = every
         self._shares: list[list[float]] = []
         self._recent = {label: [0.0, 0.0] for label in weights}
-        """Successes and episodes, older ones at a lower rate. A source that is not drawn keeps them: it has
-        its floor because of them."""
+        """Successes and episodes of each source; older ones count less. A source that is not drawn keeps its numbers,
+        which are the reason for its floor."""
         self._fresh = {label: [0.0, 0.0] for label in weights}
-        """The same since the latest block began. Sums, so that their order does not count."""
+        """The same since the latest block began. They are sums, so that the order of episodes does not matter."""
         self._open: dict[tuple[int, str], list[float]] = {}
         """The same of each task that is not consumed: a resumed run plays it again."""
         self._consumed: list[tuple[str, list[float]]] = []
@@ -63,12 +63,12 @@ class Curriculum:
         seen[1] += 1.0
 
     def reject(self, task: Task, *, epoch: int, reason: DropReason) -> None:
-        """An episode of `task` was dropped without a verdict."""
+        """Note that an episode of `task` was dropped without a verdict."""
         if reason in _FAILURES:
             self._open_failures[epoch, task.id] = reason
 
     def consume(self, key: tuple[int, str]) -> None:
-        """The task of this epoch and id was trained or given up."""
+        """Note that the task of this epoch and id was trained or given up."""
         failed = self._failed[self._label(key[1])]
         failure = self._open_failures.pop(key, None)
         if (seen := self._open.pop(key, None)) is not None:
@@ -78,8 +78,8 @@ class Curriculum:
             failed[failure] += 1
 
     def notices(self) -> tuple[str, ...]:
-        """A line for each source that only fails, once. Failures say nothing of how hard a source is, so
-        it keeps the weight that its verdicts gave it."""
+        """A line for each source that only fails, once. Failures do not tell how hard a source is, so it keeps the
+        weight that its verdicts gave it."""
         found = [
             label
             for label, failed in self._failed.items()
@@ -119,7 +119,7 @@ class Curriculum:
         return found
 
     def state(self) -> dict[str, Any]:
-        """JSON for a checkpoint, as of now: the checkpoint is written later."""
+        """The present state as JSON for a checkpoint, which is written later."""
         return {
             "every": self.every,
             "shares": [list(one) for one in self._shares],
@@ -128,7 +128,7 @@ class Curriculum:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state`. To be called before the first block is asked for."""
+        """Continue from a `state`. Call this before the first block is asked for."""
         if state["recent"].keys() != self._weights.keys():
             raise ConfigError(
                 f"the checkpoint's curriculum is of the sources {', '.join(state['recent'])}, and the mixture has "

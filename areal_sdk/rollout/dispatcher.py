@@ -143,7 +143,7 @@ class Dispatcher(EpisodeSource):
             self._give_up(group)
 
     def _give_up(self, group: PendingGroup) -> None:
-        """The group will not be trained, so stop its other siblings."""
+        """Stop the other siblings of a group that will not be trained."""
         group.give_up = DropReason.GROUP_INCOMPLETE
         for sibling, task in enumerate(group.tasks):
             if not task.done() and task is not asyncio.current_task():

@@ -26,7 +26,7 @@ class Interval:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the data bound the value; else `low` and `high` are infinite."""
+        """Whether the data give an interval; else `low` and `high` are infinite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
@@ -42,7 +42,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def wilson(num_successes: int, num_trials: int) -> Interval:
-    """A proportion with its Wilson interval, which is sane at 0 and at 1 too.
+    """A proportion with its Wilson interval, which is valid at 0 and at 1 too.
 
     >>> str(wilson(9, 10)), str(wilson(0, 20))
     ('0.900 [0.596, 0.982]', '0.000 [0.000, 0.161]')

@@ -23,10 +23,9 @@ from areal_sdk.telemetry.terminal import counted
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 MAX_SOURCES = 32
-"""Largest number of sources in a report by source. More sources are not families of tasks."""
+"""Largest number of sources in a report by source. More than that are not families of tasks."""
 MIN_TASKS = 8
-"""Least number of scored attempts for a remark that all earned the same: with fewer it may be
-chance."""
+"""Fewest scored attempts for the remark that all earned the same: with fewer it may be chance."""
 OTHER = "other"
 """Name of the tasks without a source in a report by source."""
 
@@ -43,8 +42,8 @@ class EvalReport:
     """Share of successful episodes (pass@1); None when none was scored."""
     reward: Interval | None
     pass_at: Mapping[int, Interval]
-    """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes. Without the k > 1 that fewer
-    than half of the tasks have: the others' failures would choose the tasks."""
+    """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes. A k > 1 is left out if
+    fewer than half of the tasks have as many: failures would then choose the tasks."""
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
     first_errors: Mapping[str, str]
@@ -124,7 +123,7 @@ class EvalReport:
 
     @classmethod
     def from_metrics(cls, split: str, numbers: Mapping[str, float]) -> Self:
-        """The report whose `metrics` these are, as far as they say: messages of errors are not kept."""
+        """The report that `metrics` describe. Messages of errors are not in metrics, so they are missing."""
         by_source: dict[str, dict[str, float]] = {}
         for key, value in numbers.items():
             kind, _, rest = key.partition("/")
@@ -371,7 +370,7 @@ def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Interval | None:
 def _pass_at(
     scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int, *, num_tasks: int
 ) -> tuple[dict[int, Interval], dict[int, int]]:
-    """pass@k, and the number of tasks that it is over where that is not `num_tasks`."""
+    """pass@k, and the number of its tasks if that is not `num_tasks`."""
     result: dict[int, Interval] = {}
     counts: dict[int, int] = {}
     k = 1

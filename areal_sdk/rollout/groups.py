@@ -76,14 +76,14 @@ class TriagedEpisode:
     triaged: ScoredEpisode | Rejection
     duration_s: float
     num_sampled: int
-    """Tokens, those of excluded turns included."""
+    """Number of sampled tokens, those of excluded turns included."""
     record: PreparedRecord
     read: Callable[[], Episode]
     """Makes the episode from its record. Most runs never call it."""
 
 
 EpisodeObserver = Callable[[Episode | TriagedEpisode, ScoredEpisode | Rejection], None]
-"""Is told of every episode after its triage."""
+"""Function that is told of every episode after its triage."""
 
 
 def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode | Rejection:
@@ -169,7 +169,7 @@ class PendingGroup:
         return self.size - self.num_ended
 
     def running(self) -> Iterable[tuple[int, int | None]]:
-        """The siblings that run and were not stopped: number, and version of the first token."""
+        """The siblings that run and were not stopped, each as its number and the version of its first token."""
         return [(n, age()) for n, age in self.ages.items() if n not in self.stopped]
 
     def finished(self) -> "FinishedGroup":
@@ -203,7 +203,7 @@ class FinishedGroup:
         return self.issued.order
 
     def with_members(self, members: Sequence[ScoredEpisode]) -> Self:
-        """The group when its other members are dropped."""
+        """The group with only these members."""
         return replace(self, members=tuple(members))
 
     @property
@@ -218,7 +218,7 @@ class FinishedGroup:
         return len(self.members) > 1 and len(verdicts) == 1
 
     def is_idle(self, idle: IdleGroups) -> bool:
-        """Whether the algorithm learns nothing from the group: it says which such groups are."""
+        """Whether the algorithm learns nothing from the group. The algorithm tells which groups these are."""
         if idle is IdleGroups.NONE or not self.is_uniform:
             return False
         return idle is IdleGroups.EQUAL_REWARDS or len({m.num_turns for m in self.members}) == 1
@@ -261,9 +261,8 @@ class RolloutBatch:
 
 @dataclass(slots=True)
 class FailureStreak:
-    """Counts the episodes in a row that gave nothing to train.
-
-    An agent that never works ends the run with its error, before it consumes the dataset.
+    """Counts the episodes in a row that gave nothing to train. If an agent never works, the run ends with its error,
+    before it consumes the dataset.
     """
 
     limit: int
@@ -273,7 +272,8 @@ class FailureStreak:
         self.num_lost = 0
 
     def lose(self, size: int, cause: Rejection) -> RolloutError | None:
-        """Count a group of `size` that was given up; the error to end the run with past the limit."""
+        """Count a group of `size` that was given up. Returns the error with which the run ends, if the limit is
+        passed."""
         self.num_lost += size
         if self.num_lost < self.limit:
             return None

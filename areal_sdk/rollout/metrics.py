@@ -13,12 +13,12 @@ from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_call
 WINDOW = 512
 """Number of latest episodes that the rates cover."""
 MIN_EPISODES = 64
-"""Rates over fewer episodes cause no warning."""
+"""Fewest episodes of a rate that may cause a warning."""
 MAX_STALE_SHARE = 0.10
 MAX_LOST_SHARE = 0.05
 MAX_TRUNCATED_SHARE = 0.5
 FIRST_GROUPS = 32
-"""The groups at the start of a run that say whether there is anything to learn from."""
+"""Number of groups at the start of a run that tell whether there is anything to learn from."""
 MIN_DIFFERING_SHARE = 0.1
 
 _UNTOLD = "and are not trained: what the model did wrong there escapes the reward. "
@@ -72,14 +72,14 @@ class RecentEpisodes:
         self._ended: deque[DropReason | None] = deque(maxlen=WINDOW)
         self._durations: deque[float] = deque(maxlen=WINDOW)
         self._cut: deque[bool] = deque(maxlen=WINDOW)
-        """Whether a limit ended them, of the episodes with a reward."""
+        """Whether a limit ended the episode, for each of the latest episodes with a reward."""
         self._sampled: deque[int] = deque(maxlen=MIN_EPISODES)
         """Sampled tokens of the latest episodes."""
         self._lengths: Lengths | None = None
         """Lengths of the first `MIN_EPISODES` of them."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._num_offered_tools = self._num_called_tools = 0
-        """Episodes of the whole run, from its beginning or its resume."""
+        """Numbers of episodes since the run began, or was resumed."""
         self._first: list[bool] = []
         """Whether the rewards differ, for each of the first groups."""
         self._succeeded: list[bool] = []
@@ -100,7 +100,7 @@ class RecentEpisodes:
         num_sampled: int = 0,
         called_tools: bool | None = None,
     ) -> None:
-        """An episode ended with a reward, perhaps at a limit."""
+        """Note an episode that ended with a reward, perhaps at a limit."""
         self._num_offered_tools += called_tools is not None
         self._num_called_tools += called_tools is True
         self._ended.append(None)
@@ -111,17 +111,17 @@ class RecentEpisodes:
         self._durations.append(duration_s)
 
     def rejected(self, reason: DropReason, duration_s: float) -> None:
-        """An episode ended, and is not trained."""
+        """Note an episode that ended and is not trained."""
         self._ended.append(reason)
         self._durations.append(duration_s)
 
     def stopped(self, duration_s: float) -> None:
-        """A running episode was stopped because no step could train it any more."""
+        """Note a running episode that was stopped because no step could train it any more."""
         self._durations.append(duration_s)
         self.aged(duration_s, stale=True)
 
     def aged(self, duration_s: float, *, stale: bool) -> None:
-        """An accepted episode was taken into a batch, or dropped as too old."""
+        """Note an accepted episode that was taken into a batch, or dropped as too old."""
         self._fates.append((duration_s, stale))
 
     def _latest_lengths(self) -> Lengths:
@@ -223,8 +223,8 @@ def _tool_use(called: Iterable[bool | None]) -> Mapping[str, float]:
 
 
 MAX_OUTCOME_METRICS = 32
-"""Largest number of metrics of outcomes. More names are names of tasks and the like: those that
-most episodes have are kept."""
+"""Largest number of metrics of outcomes. If there are more names, such as names of tasks, those that most episodes
+have are kept."""
 
 
 def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -243,7 +243,7 @@ def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]
 
 
 MAX_SOURCES = 20
-"""Largest number of sources. More of them are no sources of a mixture."""
+"""Largest number of sources. More than that are not sources of a mixture."""
 
 
 def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:

@@ -51,7 +51,7 @@ class RewardSpec:
     awaits: bool = False
     """Whether the reward is `async def`: many episodes are then judged at once in one process."""
     python: str = ""
-    """The Python of the environment that the reward runs in; empty: the one of this process."""
+    """The Python of the environment in which the reward runs; empty: that of this process."""
 
     @classmethod
     def of(
@@ -144,7 +144,7 @@ class RewardPool:
             await pool.aclose()
 
     async def score(self, episode: Episode) -> Outcome:
-        """The weighted verdict of all rewards; `RewardError` when one gives none.
+        """The weighted verdict of all rewards. `RewardError` if a reward gives none.
 
         Cancelling this call cancels only this episode's rewards. A reward that awaits is cancelled;
         one that computes runs until it returns, or until its deadline.

@@ -61,7 +61,7 @@ class EpisodeSource(ABC):
     ) -> None: ...
 
     def set_version(self, version: int) -> None:
-        """The engine has confirmed that it serves `version`: more episodes may begin."""
+        """Note that the engine has confirmed `version`, so that more episodes may begin."""
         self.buffer.set_version(version)
 
     def state(self) -> Mapping[str, object]:
@@ -69,7 +69,7 @@ class EpisodeSource(ABC):
         return self.buffer.tasks.state()
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Continue after the tasks that `state` says are consumed. To be called before `async with`."""
+        """Continue after the tasks that are consumed according to `state`. Call this before `async with`."""
         self.buffer.tasks.restore(state)
 
     # --- for subclasses ------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class EpisodeSource(ABC):
     def end(
         self, group: PendingGroup, sibling: int, episode: Episode | TriagedEpisode
     ) -> ScoredEpisode | Rejection:
-        """An episode has ended: give it to the buffer, or drop it for the reason that is returned."""
+        """Give an episode that has ended to the buffer, or drop it for the reason that is returned."""
         if isinstance(episode, TriagedEpisode):
             triaged = episode.triaged
         else:
@@ -99,10 +99,10 @@ class EpisodeSource(ABC):
     def cut_off(
         self, group: PendingGroup, sibling: int, rejection: Rejection, *, ran_s: float
     ) -> None:
-        """An episode that began will not be trained."""
+        """Note that an episode that began will not be trained."""
         del group.ages[sibling]
         self.buffer.reject(group, rejection, ran_s=ran_s)
 
     def tell(self, episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
-        """Tell the observers what became of an episode."""
+        """Tell the observers the fate of an episode."""
         self._on_episode(episode, triaged)

@@ -21,7 +21,7 @@ from areal_sdk.types import Episode, Task
 logger = logging.getLogger(__name__)
 
 TaskKey = tuple[int, str]
-"""(epoch, task id): consumed once, even if the run is resumed."""
+"""Epoch and id of a task, which is consumed once, even if the run is resumed."""
 
 BLOCK = 10_000
 """Number of tasks of a stream that are shuffled and counted as one epoch."""
@@ -33,7 +33,7 @@ class IssuedTask:
 
     task: Task
     epoch: int
-    """Number of the epoch; of a stream, the number of the block."""
+    """Number of the epoch, or of the block of a stream."""
     position: int
     """Position in the order of the epoch."""
     caller: str = ""
@@ -67,7 +67,7 @@ class TaskBook(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, object]) -> None:
-        """Continue from a `state`. To be called before the first task is issued."""
+        """Continue from a `state`. Call this before the first task is issued."""
 
     def end_step(self) -> None:  # noqa: B027 - most sources need not know
         """Note that all groups of a batch were trained, and their tasks consumed."""
@@ -100,8 +100,8 @@ class TaskStream:
     ) -> None:
         """`first` is an iterator over the first pass; `again` makes one for each later pass.
 
-        `known` are tasks at its beginning that were read already. The state of `curriculum`, from which the
-        tasks follow, goes into checkpoints.
+        `known` are tasks of the first pass that were read already. The state of `curriculum`, from which the tasks
+        follow, goes into checkpoints.
         """
         self.curriculum = curriculum
         self.what = what
@@ -284,7 +284,7 @@ class TaskSource(TaskBook):
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Continue at the first task that was not consumed. To be called before `next`."""
+        """Continue at the first task that was not consumed. Call this before `next`."""
         first, consumed = state.get("first_epoch"), state.get("consumed")
         if not isinstance(first, int) or not isinstance(consumed, Mapping):
             raise ConfigError(f"the checkpoint's consumed tasks are not readable: {state!r:.200}")
@@ -436,7 +436,7 @@ def stable_seed(*parts: int | str) -> int:
 
 
 def seed_of_agent(seed: int) -> int:
-    """32 bits of a seed: `JSON.parse` rounds above 53 bits, and `numpy.random.seed` takes 32.
+    """The lowest 32 bits of a seed, since `JSON.parse` rounds above 53 bits, and `numpy.random.seed` takes 32.
 
     >>> seed_of_agent(stable_seed(0, "task-1", 0, 2)) < 2**32
     True

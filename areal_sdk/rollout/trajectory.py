@@ -72,9 +72,8 @@ def oldest_trainable(turns: Sequence[Turn]) -> int | None:
 
 
 def check_parents(turns: Sequence[Turn]) -> None:
-    """ValueError unless each turn extends the tokens of the turn it names as its parent.
-
-    Otherwise it would inherit the logprobs, masks and versions of other tokens.
+    """Raise ValueError unless each turn extends the tokens of its parent. Otherwise a turn would inherit the
+    logprobs, masks and versions of other tokens.
     """
     for index, turn in enumerate(turns):
         parent = turn.parent
@@ -162,7 +161,7 @@ def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
 
 
 class _Homes:
-    """The sequence that begins like each turn, and for how many tokens of the turn."""
+    """A sequence with the same beginning for each turn, and the number of tokens of the turn that it holds."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = turns
@@ -194,7 +193,7 @@ class _Homes:
         return best
 
     def _alike(self, index: int | None) -> Iterator[tuple[int, int]]:
-        """The turn and those that keep its beginning, each with how many tokens of it are the turn's."""
+        """The turn, and the turns that share its beginning, each with the number of tokens that they share."""
         shared: float = math.inf
         while index is not None:
             turn = self._turns[index]
@@ -215,7 +214,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     if not repeated:
         return ()
     paths: list[dict[int, int]] = []
-    """The answers that each turn continues or is, by repeated prompt."""
+    """The answer that each turn is or continues, by repeated prompt."""
     for index, turn in enumerate(turns):
         path = {} if turn.parent is None else dict(paths[turn.parent])
         if prompts[index] in repeated:
@@ -234,7 +233,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
 def _prompts(turns: Sequence[Turn]) -> list[int]:
     """The index of the first turn with the same prompt, for each turn."""
     known: dict[tuple[int | None, int], list[int]] = {}
-    """Turns with different prompts, by parent and length, which differ for most prompts."""
+    """The turns with distinct prompts, by parent and length, which tell most prompts apart."""
     first: list[int] = []
     for index, turn in enumerate(turns):
         alike = known.setdefault((turn.parent, turn.num_prompt), [])

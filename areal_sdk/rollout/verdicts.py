@@ -79,7 +79,8 @@ def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
 
 
 def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
-    """The sum for each turn if any verdict has turn rewards; a verdict without counts for the last turn."""
+    """The sum for each turn, if any verdict has turn rewards. A verdict without turn rewards counts for the last
+    turn."""
     if not any(outcome.turn_rewards for _, outcome in verdicts):
         return ()
     total: list[float | None] = [None] * num_turns
@@ -109,8 +110,8 @@ def posted_outcome(posted: Sequence[PostedReward], *, num_turns: int) -> Outcome
 def with_posted(returned: Outcome, posted: Sequence[PostedReward], *, num_turns: int) -> Outcome:
     """The verdict that an agent returned and the rewards posted to its session, in one verdict.
 
-    If turns have rewards, the reward of the episode is added to the reward of the last turn. Only one
-    reward of a turn, or of the episode, can count: ValueError if there are two that differ.
+    If turns have rewards, the reward of the episode is added to the reward of the last turn. Only one reward of a
+    turn, or of the episode, can count. ValueError if there are two different ones.
 
     >>> with_posted(Outcome.scored(1.0), [PostedReward(0.25, turn=0)], num_turns=2).turn_rewards
     (0.25, 1.0)

@@ -92,7 +92,7 @@ class RankTrainer:
         self.credit: dict[str, Credit] = {}
         """Credit of the episodes of the latest step, by id."""
         self.tokens: StepTokens | None = None
-        """What the latest step made of its tokens, on rank 0, unless they are not kept."""
+        """The record of the latest step's tokens, on rank 0, if it is kept."""
         self._record: StepRecord | None = None
         self._notices = Notices(self.settings, spec.publish_dtype)
         self._planner = Planner(self.settings, self.ranks.rows)

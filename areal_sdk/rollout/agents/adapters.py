@@ -66,7 +66,7 @@ def agent_name(agent: object) -> str:
 
 
 def agent_title(name: str) -> str:
-    """The words with which errors name an agent; a function is often called `agent`.
+    """The words with which errors name an agent, since a function is often just called `agent`.
 
     >>> agent_title("Calculator"), agent_title("agent")
     ('agent Calculator', 'agent')
@@ -75,7 +75,7 @@ def agent_title(name: str) -> str:
 
 
 def _call(function: Callable[[Task, EpisodeContext], Any], name: str) -> Play:
-    """Async functions run on this loop; plain ones in a thread, so that they cannot block the loop."""
+    """Call a function: an async one on this loop, a plain one in a thread, so that it cannot block the loop."""
 
     async def play(task: Task, context: EpisodeContext) -> PlayResult:
         if _is_async(function):
@@ -98,11 +98,9 @@ def _is_async(function: Callable[..., object]) -> bool:
 async def guard(
     play: Play, task: Task, context: EpisodeContext, *, turnstile: asyncio.Lock
 ) -> PlayResult:
-    """Play; an `exit()` of the agent becomes an AgentError, so that it does not end the run.
-
-    At the `turnstile` episodes begin one at a time: a burst of them leaves the event loop a round in
-    between. An episode that waits there counts as playing: Ctrl-C cancels the episode before its agent
-    can block the loop.
+    """Play an episode. An `exit()` of the agent becomes an AgentError, so that it does not end the run. At the
+    `turnstile` episodes begin one at a time, so that the event loop has a round between two of them. An episode that
+    waits there counts as playing: Ctrl-C cancels it before its agent can block the loop.
     """
     async with turnstile:
         await asyncio.sleep(0)

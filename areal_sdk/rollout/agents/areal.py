@@ -129,7 +129,7 @@ class SessionEngine:
 
 
 def _check_request(req: Any, config: Any) -> None:
-    """AgentError for what the request asks for and cannot have."""
+    """Raise AgentError if the request asks for something that is not supported."""
     for name, plain in _PLAIN.items():
         value = getattr(config, name, plain[0])
         if value not in plain:
@@ -145,7 +145,7 @@ def _check_request(req: Any, config: Any) -> None:
 
 
 def _max_new_tokens(config: Any, *, num_prompt: int) -> int | None:
-    """AReaL bounds the answer alone, and together with its prompt."""
+    """The limit of the answer. AReaL has one for the answer alone, and one for prompt and answer together."""
     bounds = [getattr(config, "max_new_tokens", None)]
     if (whole := getattr(config, "max_tokens", None)) is not None:
         bounds.append(whole - num_prompt)
@@ -263,9 +263,8 @@ def _held_by(interaction: Any, answered: Mapping[int, int]) -> Iterator[int]:
 def _scored(
     task: Task, context: EpisodeContext, trained: Mapping[int, float], *, default: float = 0.0
 ) -> Episode | float:
-    """The episode whose turns are trained with these returns; other turns are context.
-
-    `default` is the reward of an episode of which nothing is trained.
+    """The episode whose turns are trained with these returns. Other turns are context. `default` is the reward of an
+    episode without a trained turn.
     """
     turns, values = context.turns, set(trained.values())
     if len(values) == 1 and len(trained) == len(turns):

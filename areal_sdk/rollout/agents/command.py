@@ -1,9 +1,9 @@
 """An agent in any language: a command that is run for each episode (`--command "node agent.js"`).
 
-The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the
-variables that the clients of OpenAI and Anthropic read. The verdict is the last line of the command's
-output that is a JSON object with a `reward`. The command may also post a reward (`POST /v1/reward`). Where
-reward functions are configured, they alone judge.
+The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the variables that
+the clients of OpenAI and Anthropic read. The verdict is the last line of the command's output that is a JSON object
+with a `reward`. The command may also post a reward (`POST /v1/reward`). If reward functions are configured, they
+alone judge.
 
 A warm command keeps running. It gets one line for each episode: the task with addresses and keys. It
 answers with a line that names the episode.
@@ -42,7 +42,7 @@ from areal_sdk.types import Outcome, Task
 logger = logging.getLogger(__name__)
 
 TASK_VARIABLE = "AREAL_SDK_TASK"
-"""Names the file with the task, for commands that do not read stdin."""
+"""Variable that names the file with the task, for commands that do not read stdin."""
 WARM_VARIABLE = "AREAL_SDK_WARM"
 """Variable that is set for a command that is kept."""
 LOG = "agent.log"
@@ -51,19 +51,19 @@ _NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
 _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals by which the kernel (out of memory) or a person ends a process: no code is to blame."""
 _SHELL_SIGNALS = 128
-"""A shell, and what runs containers, adds it to the number of a signal."""
+"""Number that shells and container runtimes add to the number of a signal."""
 _INTERPRETERS = {"python", "node", "deno", "bun", "bash", "sh", "zsh", "ruby", "perl", "lua"}
 _NO_FILE = {"-c", "-m", "-e", "--eval"}
 """Options after which an interpreter runs no file."""
 _SCRIPTS = {".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl", ".lua"}
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-"""The machine has no more processes, memory or files."""
+"""Errors of a machine that has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
 """Characters that are logged of each stream of an episode; of a failed episode, everything that was
 kept."""
 _QUOTED_CHARACTERS = 500
 _LINE_END = re.compile(r"[\r\n]+")
-"""`str.splitlines` also splits at U+2028 and its like, which JSON may hold as they are."""
+"""Pattern of the end of a line. `str.splitlines` would also split at U+2028 and the like, which JSON may contain."""
 _SUCCEEDED, _FAILED = 0, 1
 """The exit codes that are verdicts under `reward = "exit_code"`."""
 
@@ -71,10 +71,10 @@ _SUCCEEDED, _FAILED = 0, 1
 class CommandAgent(Agent):
     """Plays an episode by running `line`.
 
-    `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0. `warm`: a process plays one episode after
-    another, and as many are kept as play at once. `sandbox`: each episode is in a sandbox of its own, which
-    sees what the command names and `readable`, under the limits `memory_mb` (2048), `cpu_s` (none),
-    `processes` (64) and `disk_mb` (256).
+    `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0. With `warm` a process plays one episode after another,
+    and there are as many processes as episodes at the same time. With `sandbox` each episode is in a sandbox of its
+    own, which sees the files that the command names and `readable`, under the limits `memory_mb` (2048), `cpu_s`
+    (none), `processes` (64) and `disk_mb` (256).
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class CommandAgent(Agent):
 
     @property
     def output_hint(self) -> str:
-        """Advice where to look for the command's output; empty if none is kept."""
+        """Advice where to find the command's output; empty if no output is kept."""
         return f"; its output: {self._log}" if self._log else ""
 
     async def run(self, task: Task, context: EpisodeContext) -> Outcome | None:
@@ -239,7 +239,7 @@ class CommandAgent(Agent):
 
 
 def silence(agent: AgentLike, why: str) -> str:
-    """The error text for an agent that gave no verdict, with `why` nobody else gave one, and the
+    """The error text for an agent that gave no verdict. `why` says why nobody else gave one. The text ends with the
     way to give one."""
     if isinstance(agent, CommandAgent):
         return (
@@ -249,7 +249,7 @@ def silence(agent: AgentLike, why: str) -> str:
 
 
 def command_name(line: str) -> str:
-    """A name for runs: the file that is run, else the program.
+    """The name of a command's runs: the file that is run, else the program.
 
     >>> command_name("my-agent --fast")
     'my-agent'
@@ -389,7 +389,7 @@ def _script_of(words: Sequence[str]) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line that says something: stack traces of many languages end or begin with it."""
+    """The last line with text: stack traces of many languages end or begin with the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line and not line.startswith("at ")]
     return (errors or lines)[-1][:_QUOTED_CHARACTERS]

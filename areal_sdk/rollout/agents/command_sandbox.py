@@ -18,7 +18,7 @@ from areal_sdk.sandbox import INNER_ADDRESS, Limits, Sandbox, why_not_isolated
 HINT = " (in a sandbox: it sees the files that the command names, and those of agent.readable)"
 _TASK_FILE = "task.json"
 _ENDLESS_S = 30 * 24 * 3600.0
-"""The deadline of the episode ends a command; its message says more."""
+"""A deadline that never passes: that of the episode ends a command, and its message says more."""
 _OUTPUT_KB = 4096
 
 
@@ -54,7 +54,7 @@ class CommandSandbox:
         base_url: str,
         env: Callable[[str], Mapping[str, str]],
     ) -> ProgramEnd:
-        """Run to the end. `env` gives the variables for the session's address as it is inside."""
+        """Run to the end. `env` returns the variables for the session's address inside the sandbox."""
         url = urlsplit(base_url)
         if url.scheme != "http" or url.hostname is None:
             raise AgentError(
@@ -93,9 +93,8 @@ def command_limits(
 
 
 def _installation(program: Path) -> list[str]:
-    """The paths that `program` needs to start: of PREFIX/bin/NAME the prefix, else the file.
-
-    Never a home directory: a program in ~/bin is seen alone.
+    """The paths that `program` needs to start: PREFIX for PREFIX/bin/NAME, else the file. A home directory is never
+    such a prefix: of ~/bin only the program is visible.
     """
     found = []
     home = Path.home()

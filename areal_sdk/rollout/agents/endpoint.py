@@ -67,7 +67,8 @@ class EndpointRunner(SharesHttpClient):
         )
 
     async def _failed(self, error: EpisodeError, task: Task) -> Outcome:
-        """An endpoint that is down is no error of the agent, whose client need not say which one it is."""
+        """The error of an episode at this endpoint. If the endpoint is down, that is no error of the agent, whatever
+        its client says."""
         kind, message = error.kind, with_advice(str(error), task, has_called=True)
         says_so = "connect" in f"{error} {error.trace}".lower()
         if kind is ErrorKind.AGENT and says_so and not await _answers(self._base_url):
@@ -92,7 +93,7 @@ class EndpointRunner(SharesHttpClient):
 
 
 async def _answers(base_url: str) -> bool:
-    """Whether something takes connections at this address."""
+    """Whether a server takes connections at this address."""
     address = urlsplit(base_url)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:

@@ -1,4 +1,4 @@
-"""The connections of agents to the gateway: one pool for all episodes, and who is to blame for a failed one."""
+"""The connections of agents to the gateway: one pool for all episodes, and the blame for a failed connection."""
 
 import importlib.util
 import re
@@ -72,7 +72,7 @@ def _library_of_openai() -> Any:
 
 @contextmanager
 def unconnected_is_infrastructure(base_url: str, what: str) -> Iterator[None]:
-    """InfrastructureError where `what` raised since the gateway at `base_url` took no connection."""
+    """Raise InfrastructureError if `what` raised because the gateway at `base_url` took no connection."""
     try:
         yield
     except Exception as exc:

@@ -1,8 +1,8 @@
 """The episode whose code holds the event loop of a worker, readable after the worker's death.
 
-Many episodes share a worker. When its loop is blocked or the process died, the episode that caused
-it must be told from the others. So each step of each task of an episode writes the episode's number
-and the time to a few bytes of shared memory.
+Many episodes share a worker. If its loop is blocked or its process died, the episode that caused this must be found
+among them. So each step of each task of an episode writes the episode's number and the time to a few bytes of shared
+memory.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Self
 _LAYOUT = struct.Struct("=Qd")
 
 Step = tuple[int, float]
-"""Number of the episode whose code runs (0: none), and since when (`time.monotonic`)."""
+"""Number of the episode whose code runs (0: none), and the time since when (`time.monotonic`)."""
 
 PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default=0)
 """Number of the episode that the current code belongs to; tasks that it starts inherit it."""

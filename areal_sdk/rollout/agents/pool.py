@@ -28,7 +28,7 @@ from areal_sdk.types import Task
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-"""Seconds after which a lost worker is replaced, when no episode asks for one."""
+"""Seconds after which a lost worker is replaced if no episode asks for one."""
 STOP_MARGIN_S = 10.0
 """Seconds added to the longest time in which a worker notices that an episode was cancelled."""
 
@@ -62,7 +62,7 @@ class AgentPool(RolloutWorkflow):
             name="agent",
         )
         self._is_failure_said = False
-        """The user knows why a worker did not start; none has started since."""
+        """Whether the user was told why a worker did not start, and none has started since."""
         self._workers: set[AgentProcess] = set()
         """Every living worker, including the retired ones, which have no slot."""
         self._background = BackgroundTasks()
@@ -176,7 +176,7 @@ class AgentPool(RolloutWorkflow):
                     )
 
     async def _stop(self, worker: AgentProcess, number: int) -> None:
-        """Cancel an episode. A worker whose code ignores that gets no new episodes."""
+        """Cancel an episode. If its code ignores that, its worker gets no new episodes."""
         timeout_s = self._block_limit_s + CANCEL_GRACE_S + STOP_MARGIN_S
         try:
             is_gone = await worker.stop(number, timeout_s=timeout_s)
@@ -215,7 +215,7 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
 
 
 def isolated_memory(rollout: RolloutSection, num_workers: int) -> MemoryLimit | None:
-    """The limit of each worker of what is isolated. All of them may leak, and the machine must live on."""
+    """The memory limit of each isolated worker. All of them may leak, and the machine must survive it."""
     limit_mb = rollout.isolated_memory_mb
     if limit_mb is None and (whole_mb := machine_mb()) is not None:
         limit_mb = max(1, whole_mb // 2 // num_workers)

@@ -1,4 +1,4 @@
-"""The main process's side of one agent worker: plays episodes in it, and says why it died."""
+"""One agent worker, from the side of the main process: plays episodes in it, and says why it died."""
 
 import asyncio
 import contextlib
@@ -43,9 +43,9 @@ STACKS_S = 0.2
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for a worker to take the answer to a call of its agent."""
 CLOSE_GRACE_S = 1.5
-"""Seconds for a worker to end by itself before it is killed; its episodes are over."""
+"""Seconds for a worker without episodes to end by itself before it is killed."""
 EPISODE_BACKSTOP_S = 7 * 86400.0
-"""The runner's deadline ends an episode; this only bounds the wait."""
+"""Bound of the wait for an episode, which the runner's deadline ends much earlier."""
 
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals by which the kernel (out of memory) or a person ends a process: no code is to blame."""
@@ -68,7 +68,7 @@ class AgentProcess:
 
     def __init__(self, child: Child, holder: LoopHolder, spec: AgentSpec) -> None:
         self.aboard: set[int] = set()
-        """Numbers of the episodes that play in it."""
+        """Numbers of the episodes that play in the worker."""
         self.is_retired = False
         """Whether the worker gets no new episodes, and ends with its last one."""
         self._child = child
@@ -223,8 +223,7 @@ class AgentProcess:
         return InfrastructureError(self._postmortem.for_others)
 
     def _examine(self, death: ChildDiedError) -> Postmortem:
-        """Find the episode whose code ran when the worker died. A lone episode aboard needs no
-        holder."""
+        """Find the episode whose code ran when the worker died. A lone episode needs no search."""
         end = self._child.exited.result()
         number, _ = self._holder.read()
         culprit: int | None = number or None

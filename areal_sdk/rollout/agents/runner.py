@@ -50,7 +50,7 @@ UNSCORED = Outcome.abstained("not scored yet")
 
 
 class HostsSessions(Protocol):
-    """A gateway: of a model that we serve, or in front of somebody else's."""
+    """A gateway in front of a model that this run serves, or in front of another provider."""
 
     sessions: SessionStore
     model_name: str
@@ -91,8 +91,8 @@ class EpisodeRunner(SharesHttpClient):
         self._gateway = gateway
         self._rewards = rewards
         self._judges = ""
-        """The configured rewards, in words, where they alone judge: a program that a model wrote may say what
-        a command says, and posts with the same key."""
+        """The configured rewards, in words, if they alone judge. A program that a model wrote may print what a
+        command prints, and posts with the same key."""
         if isinstance(agent, CommandAgent) and rewards is not None:
             self._judges = f"The configured rewards ({', '.join(rewards.names)})"
         self._limits = limits or SessionLimits()
@@ -266,7 +266,7 @@ class EpisodeRunner(SharesHttpClient):
         raise error
 
     def _way_out(self, error: EpisodeError) -> str:
-        """The cures of an episode that a limit ended."""
+        """The cures for an episode that a limit ended."""
         cures = "catch the refusal in the agent, score with a reward function, or set rollout.on_agent_error"
         is_too_long = any(sign in str(error) for sign in _SIGNS_OF_CONTEXT)
         return f"{self._longer_context}, {cures}" if is_too_long and self._longer_context else cures
@@ -274,7 +274,7 @@ class EpisodeRunner(SharesHttpClient):
     def _punished(
         self, episode: Episode, error: EpisodeError, posted: Sequence[PostedReward]
     ) -> Outcome:
-        """The verdict on an episode whose agent raised: one posted for the episode, else the run's."""
+        """The verdict on an episode whose agent raised: the one posted for the episode, else that of the settings."""
         assert self._on_agent_error is not None, "only then an exception has a reward"
         num_turns = len(episode.turns)
         is_judged = any(reward.turn is None for reward in posted)
@@ -304,7 +304,7 @@ class EpisodeRunner(SharesHttpClient):
 
 
 def _as_returned(returned: Episode, episode: Episode, posted: Sequence[PostedReward]) -> Episode:
-    """The episode with the turns that a workflow chose, and with its verdict."""
+    """The episode with the turns that a workflow chose, and the workflow's verdict."""
     chosen = recorded_indices(returned.turns, episode.turns)
     turns = as_recorded(returned.turns, [episode.turns[index] for index in chosen])
     check_parents(turns)
@@ -318,7 +318,7 @@ def _as_returned(returned: Episode, episode: Episode, posted: Sequence[PostedRew
 
 
 def _named(outcome: Outcome) -> Outcome:
-    """The outcome; an error outcome without a kind gets the kind `agent`."""
+    """The outcome. If it is an error without a kind, its kind is `agent`."""
     if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
         return replace(outcome, error=ErrorKind.AGENT)
     return outcome

@@ -210,7 +210,7 @@ class PendingCalls:
             return self._open.pop(number, None)
 
     def close(self) -> None:
-        """The channel is closed: refuse every pending call, and all later ones."""
+        """Refuse every pending call, and all later ones, because the channel is closed."""
         with self._lock:
             self._is_closed = True
             unanswered = list(self._open.values())
@@ -231,7 +231,7 @@ class PendingCall:
         self._request = request
 
     def withdraw(self) -> None:
-        """The caller stopped waiting: have the main process cancel the call."""
+        """Have the main process cancel the call, because its caller stopped waiting."""
         if self._calls.forget(self.number) is not None:
             with contextlib.suppress(RuntimeError, ChannelClosedError):  # the episode has ended
                 self._request.emit({"call": "withdraw", "number": self.number})
@@ -290,7 +290,7 @@ class RemoteSession:
         return self._known
 
     def close(self) -> None:
-        """The episode is over: refuse its pending calls, and all later ones."""
+        """Refuse pending calls, and all later ones, because the episode is over."""
         self._is_closed = True
         for call in list(self._pending):
             call.withdraw()

@@ -111,7 +111,7 @@ class AgentWorker:
                 await loop.shutdown_asyncgens()
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs in a thread: results must arrive even while the loop's thread waits for one."""
+        """Receive in a thread: results must arrive even while the loop's thread waits for one."""
         try:
             while True:
                 request = self._channel.receive()

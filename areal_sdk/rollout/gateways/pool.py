@@ -51,7 +51,7 @@ class GatewayProcess:
         self.child = child
         self.sessions: dict[int, GatewaySession] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The reason why the pool serves no more."""
+        """The reason why the pool has stopped serving."""
         self._take = take
         self._background = BackgroundTasks()
         self._background.begin(self._read(), name=f"reports of {child.name}")
@@ -147,14 +147,14 @@ class GatewayPool:
         return iter([live for g in self._gateways.values() for live in g.sessions.values()])
 
     def observe(self, observer: RemoteObserver | None) -> None:
-        """Tell `observer` of every session from now on, those that are open among them."""
+        """Tell `observer` of every session from now on, and of those that are open already."""
         self._observer = observer
         for live in self:
             if observer is not None:
                 observer.opened(live)
 
     def end_learning(self) -> None:
-        """Every process is told, and refuses rewards from then on. The observer is still told of every session."""
+        """Tell every process to refuse rewards from now on. The observer is still told of every session."""
         self._background.begin(
             self._is_over.send(list(self._gateways.values()), True), name="tell the end"
         )
@@ -174,7 +174,7 @@ class GatewayPool:
             raise
 
     async def watch(self) -> None:
-        """Replace processes that die, until cancelled. Raises when one has died too often."""
+        """Replace processes that die, until cancelled. Raises if one has died too often."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._size):
                 group.create_task(self._keep(number), name=f"keep gateway-{number}")
@@ -297,7 +297,7 @@ async def _tell_over(gateway: GatewayProcess, _: bool) -> None:
 
 @asynccontextmanager
 async def kept_running(pool: GatewayPool, state: Mapping[str, Any]) -> AsyncIterator[GatewayPool]:
-    """The pool, started. One of its processes that dies too often ends the block."""
+    """The pool, started. If one of its processes dies too often, the block ends."""
     try:
         await pool.start(state)
         async with asyncio.TaskGroup() as group:

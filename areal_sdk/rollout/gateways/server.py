@@ -1,4 +1,5 @@
-"""The side of a gateway process: tells the main process of its sessions, and hears news of the engine."""
+"""The process's own side of a gateway process: tells the main process of its sessions, and is told the engine's
+state."""
 
 import asyncio
 import itertools
@@ -31,7 +32,7 @@ ANSWER_S = 600.0
 """Seconds that the main process may take for a request."""
 
 Pack = Callable[[ExternalSession], Sequence[Buffer]]
-"""The buffers by which the main process gets a finished session."""
+"""Function that packs a finished session into buffers for the main process."""
 
 
 class GatewayServer:
@@ -165,7 +166,8 @@ class GatewayServer:
 
 
 class SharedEngine(InferenceEngine):
-    """The engine of the main process, for a gateway: its client, and what only the main process does."""
+    """The engine of the main process, for a gateway: its client, and the calls that only the main process can
+    make."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -174,7 +176,7 @@ class SharedEngine(InferenceEngine):
         self._heard = 0
 
     def hear_of(self, version: int) -> None:
-        """The main process says that the engine serves this version."""
+        """Note the version that the engine serves, as the main process says."""
         self._heard = version
 
     async def start(self) -> None:

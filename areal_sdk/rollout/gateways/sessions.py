@@ -10,7 +10,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 @dataclass(slots=True, eq=False)
 class GatewaySession:
-    """Open until its episode has come, or its process is lost."""
+    """A session that counts as open until its episode has come, or its process is lost."""
 
     id: str
     caller: str
@@ -33,7 +33,7 @@ class GatewaySession:
         return self.packed is None and not self.lost
 
     def read(self, *, epoch: int) -> Episode:
-        """The episode. One of a lost process is an infrastructure error."""
+        """The episode. If its process was lost, it is an infrastructure error."""
         task = Task(self.caller)
         if self.packed is None:
             outcome = Outcome.failed(ErrorKind.INFRASTRUCTURE, self.lost)

@@ -1,4 +1,4 @@
-"""The main process's side of one rollout node: sends requests, takes episodes, notices its end."""
+"""One rollout node, from the side of the main process: sends requests, takes episodes, notices its end."""
 
 import asyncio
 import itertools
@@ -26,13 +26,13 @@ while, as they may in the main process."""
 SEND_AFTER_S = 0.05
 """Seconds in which requests are collected and sent together. The same holds for acknowledgements."""
 TAKES_WITHIN_S = 60.0
-"""A node takes requests in a thread, also while an agent blocks its event loop."""
+"""Seconds within which a node takes a request. It does so in a thread, even while an agent blocks its event loop."""
 CLOSE_GRACE_S = 3.0
 """Seconds for a node to end its agents before it is killed."""
 
 
 class NodeLostError(InfrastructureError):
-    """The node of an episode is gone: the episode can be played by another one."""
+    """The node of an episode is gone. Another node can play the episode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class Playing:
 
 
 class RolloutNode:
-    """A node and the episodes that it plays. What is sent within 50 ms goes together."""
+    """A node and the episodes that it plays. Messages of 50 ms are sent together."""
 
     def __init__(self, child: Child) -> None:
         self.playing: dict[int, Playing] = {}
@@ -60,7 +60,7 @@ class RolloutNode:
         self._stops: list[int] = []
         self._is_flushing = False
         self._lost = ""
-        """The reason why the node plays no more; empty while it does."""
+        """The reason why the node has stopped playing; empty while it plays."""
         self._waits: list[tuple[str, float, float]] = []
         self._background = BackgroundTasks()
         self._background.begin(self._read_reports(), name=f"reports of {child.name}")
@@ -82,7 +82,8 @@ class RolloutNode:
         return self._lost
 
     def note_waits(self, *, longest_s: float) -> None:
-        """Show what it waits for: its episodes, each of which ends within `longest_s`, and what it reported."""
+        """Show what the main process waits for: the node's episodes, each of which ends within `longest_s`, and the
+        waits that it reported."""
         waits = list(self._waits)
         if self.playing:
             first = next(iter(self.playing.values()))
@@ -109,9 +110,8 @@ class RolloutNode:
             self.playing.pop(number, None)
 
     async def tell(self, state: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Tell the node news of the engine, until it confirms them within `timeout_s`.
-
-        A node that stands still never hears news that were given up meanwhile: it finds them cancelled.
+        """Tell the node the engine's state, and wait up to `timeout_s` until it confirms. A message that was given up
+        meanwhile is cancelled, so a node that stood still does not act on it later.
         """
         await self._child.call("engine", dict(state), timeout_s=timeout_s)
 

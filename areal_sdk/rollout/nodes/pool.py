@@ -33,7 +33,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-"""Seconds after which a lost node is replaced, when no episode asks for one."""
+"""Seconds after which a lost node is replaced if no episode asks for one."""
 START_TIMEOUT_S = 300.0
 """Seconds without any node after which a run gives up."""
 RETRIES = RestartPolicy(max_restarts=10)
@@ -58,7 +58,7 @@ class NodePool:
     ) -> None:
         """`make_spec` makes the process of a slot, which is told the state of the engine's entrance.
 
-        `longest_s`: within this time every episode ends, retries included.
+        Every episode ends within `longest_s`, retries included.
         """
         self._make_spec = make_spec
         self._launcher = launcher
@@ -102,13 +102,13 @@ class NodePool:
         self._background.begin(self._watch(), name="watch rollout nodes")
 
     def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner[Episode]":
-        """Plays episodes of one stage: `async with` it."""
+        """A runner of episodes of one stage, to be used with `async with`."""
         return NodeRunner(self, Stage(split, sampling))
 
     def training_runner(
         self, *, sampling: SamplingPolicy, truncated: Truncated
     ) -> "NodeRunner[Episode | TriagedEpisode]":
-        """Plays training episodes, which the nodes triage."""
+        """A runner of training episodes, which the nodes triage."""
         return NodeRunner(self, Stage("train", sampling, truncated))
 
     async def tell(self, state: Mapping[str, Any]) -> None:
@@ -225,7 +225,7 @@ class NodeRunner(Generic[Ended]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """The nodes go on: other runners use them."""
+        """Leave the nodes running, because other runners use them."""
 
 
 async def _tell(node: RolloutNode, state: Mapping[str, Any]) -> None:

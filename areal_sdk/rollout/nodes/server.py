@@ -1,4 +1,4 @@
-"""The node's side: plays what the main process sends, and reports what has ended.
+"""The node's own side: plays the episodes that the main process sends, and reports those that have ended.
 
 An episode that has ended is kept until the main process has acknowledged it.
 """
@@ -45,7 +45,7 @@ class NodeServer:
         make_runner: Callable[[Stage], EpisodeRunner],
         told: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """`told` takes the news of the engine."""
+        """`told` is called with the state of the engine's entrance."""
         # An agent that blocks the event loop is not taken for a dead node.
         self._inbox = Inbox(channel, self._handle, replied_at_once=("play", "stop"))
         self._make_runner = make_runner

@@ -1,7 +1,7 @@
 """Training episodes on their way back from a node: triaged there, and prepared for the records.
 
-The main process neither builds trajectories nor writes JSON: it looks at numbers, and keeps arrays and lines
-as they came.
+So the main process neither builds trajectories nor writes JSON. It looks at numbers, and keeps arrays and lines as
+they came.
 """
 
 import pickle

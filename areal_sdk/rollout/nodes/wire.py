@@ -35,7 +35,7 @@ class Stage:
     split: str
     sampling: SamplingPolicy
     truncated: Truncated | None = None
-    """Triage of training episodes that a limit has ended; None: the episodes are not triaged."""
+    """The treatment of training episodes that a limit has ended; None: the episodes are not triaged."""
 
 
 def pack_request(request: EpisodeRequest) -> bytes:
@@ -69,7 +69,7 @@ def with_values(request: EpisodeRequest, values: bytes) -> EpisodeRequest:
 
 
 def pack_episode(episode: Episode) -> list[Buffer]:
-    """The buffers of one episode: the rest, tokens, logprobs, versions."""
+    """The buffers of one episode: a pickle, then tokens, logprobs and versions."""
     rows = pack_turns(episode.turns)
     tokens = _joined(rows, _NEW, _OUTPUT, dtype=np.int32)
     logprobs = _joined(rows, _LOGPROBS, dtype=np.float64)
