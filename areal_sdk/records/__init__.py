@@ -1,4 +1,29 @@
 """Looking at runs, live or a year later: conditions on episodes, lists, comparisons, reports.
 
-The modules of this package read run directories, and nothing else.
+The modules of this package read run directories, and nothing else. Authors of tools import from here.
 """
+
+from areal_sdk.records.comparison import differing_settings, figures_of
+from areal_sdk.records.curves import PANELS
+from areal_sdk.records.follow import FollowedRun
+from areal_sdk.records.overview import RunFate, RunOverview, overview_of
+from areal_sdk.records.tokens import EpisodeTokens, TurnTokens
+from areal_sdk.records.where import parse_condition
+from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.token_log import TokenFlag
+
+__all__ = [
+    "PANELS",
+    "EpisodeRecord",
+    "EpisodeSummary",
+    "EpisodeTokens",
+    "FollowedRun",
+    "RunFate",
+    "RunOverview",
+    "TokenFlag",
+    "TurnTokens",
+    "differing_settings",
+    "figures_of",
+    "overview_of",
+    "parse_condition",
+]

@@ -29,7 +29,7 @@ class Panel:
     """Few points, each of which counts: an evaluation, and no step of training."""
 
 
-STEPS: Mapping[str, Mapping[str, str]] = {
+PANELS: Mapping[str, Mapping[str, str]] = {
     "training reward": {"batch/reward": "reward", "batch/success": "success"},
     "staleness, in versions": {"batch/staleness": "mean", "batch/staleness_max": "max"},
     "|\N{GREEK CAPITAL LETTER DELTA} logprob| of engine and trainer": {
@@ -67,7 +67,7 @@ def panels_of(run_dir: RunDir) -> list[Panel]:
     evaluations = _latest(event for event in events if event["kind"] == "eval")
     panels = [_of_evaluations(evaluations, name) for name in ("success", "reward")]
     panels.append(_of_losses([event for event in events if event["kind"] == "held_out"]))
-    for title, names in STEPS.items():
+    for title, names in PANELS.items():
         series = tuple(Series(label, _points(steps, name)) for name, label in names.items())
         panels.append(Panel(title, tuple(one for one in series if one.points)))
     panels += _of_sources(steps)

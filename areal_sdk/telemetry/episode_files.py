@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.errors import StorageError
-from areal_sdk.telemetry.files import AppendedFile, JsonLines, to_json
+from areal_sdk.telemetry.files import AppendedFile, JsonLines, end_of_last_line, to_json
 
 RECORDS, INDEX = ".episodes", ".index"
 OLD_RECORDS = ".jsonl"
@@ -203,6 +203,15 @@ def _number(stem: str) -> int:
     return int(stem.rpartition("-")[2])
 
 
+def whole_bytes(directory: Path) -> dict[str, int]:
+    """Bytes of the whole lines of each index in `directory`, by its file's name without suffix."""
+    found = {}
+    for path in directory.glob(f"*{INDEX}"):
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            found[path.stem] = end_of_last_line(file.fileno())
+    return found
+
+
 def count_deleted(directory: Path, prefix: str) -> int:
     """The number of episodes of these files that were deleted: the newest index begins with it."""
     for stem in reversed(file_stems(directory, prefix)):
@@ -212,14 +221,17 @@ def count_deleted(directory: Path, prefix: str) -> int:
     return 0
 
 
-def read_lines(path: Path, *, about: str | None = None) -> Iterator[dict[str, Any]]:
-    """The lines of an index, newest first; with `about`, without the episodes of other ids.
+def read_lines(
+    path: Path, *, about: str | None = None, until: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The lines of an index, newest first; with `about`, without the episodes of other ids; with `until`, those
+    of the first bytes.
 
     Lines that are not JSON are skipped: a machine that went down may leave such a line.
     """
     needle = None if about is None else to_json(about)
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = path.read_bytes()[:until].split(b"\n")[:-1]
     except FileNotFoundError:
         return
     for line in reversed(lines):

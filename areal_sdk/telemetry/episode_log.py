@@ -35,7 +35,7 @@ from areal_sdk.telemetry.episode_rows import (
     read_trajectory_rows,
     trajectory_rows,
 )
-from areal_sdk.telemetry.files import to_json
+from areal_sdk.telemetry.files import read_json_lines, to_json
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Episode, OutcomeKind
@@ -213,9 +213,16 @@ class EpisodeWriter:
         self._measured.close()
 
 
-def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
-    """The episodes in `directory`, newest first, without those that a resume undid."""
-    return (summary for summary, is_undone in _all_episodes(directory) if not is_undone)
+def list_episodes(
+    directory: Path, *, until: Mapping[str, int] | None = None
+) -> Iterator[EpisodeSummary]:
+    """The episodes in `directory`, newest first, without those that a resume undid.
+
+    `until`: bytes of each index that are read, by its file's name without suffix; of an index that is not
+    named, none.
+    """
+    found = _all_episodes(directory, until=until)
+    return (summary for summary, is_undone in found if not is_undone)
 
 
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
@@ -272,20 +279,21 @@ class _Undoing:
 
 
 def _all_episodes(
-    directory: Path, *, about: str | None = None
+    directory: Path, *, about: str | None = None, until: Mapping[str, int] | None = None
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
     """The episodes newest first, and whether a resume undid each; those of other ids may be left out."""
-    logs = [_episodes_of(directory, prefix, about) for prefix in (_PLAYED, _MEASURED)]
+    logs = [_episodes_of(directory, prefix, about, until) for prefix in (_PLAYED, _MEASURED)]
     return heapq.merge(*logs, key=lambda found: -found[0].time)
 
 
 def _episodes_of(
-    directory: Path, prefix: str, about: str | None
+    directory: Path, prefix: str, about: str | None, until: Mapping[str, int] | None
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
     trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
     undoing = _Undoing()
     for stem in reversed(file_stems(directory, prefix)):
-        for row in read_lines(directory / f"{stem}{INDEX}", about=about):
+        size = None if until is None else until.get(stem, 0)
+        for row in read_lines(directory / f"{stem}{INDEX}", about=about, until=size):
             if "id" not in row:
                 undoing.meet(row)
                 for name, mark in _marks(row).items() if "trained" in row else ():
@@ -297,6 +305,25 @@ def _episodes_of(
             if not is_undone and undoing.is_undone(mark.get("step")):
                 mark = {}  # a caller's episode, which no step of the run has trained
             yield _summary({"file": f"{stem}{RECORDS}", **row, **mark}), is_undone
+
+
+def read_appended(
+    directory: Path, since: Mapping[str, int], until: Mapping[str, int]
+) -> Iterator[EpisodeSummary | tuple[str, dict[str, Any]] | None]:
+    """What each line between two sizes of the index files adds, in order: an episode, or its id and what a step
+    made of it. None for a resume: what was read before may be undone."""
+    for prefix in (_PLAYED, _MEASURED):
+        for stem in file_stems(directory, prefix):
+            start = since.get(stem, 0)
+            for end, row in read_json_lines(directory / f"{stem}{INDEX}", offset=start):
+                if end > until.get(stem, 0):
+                    break
+                if "id" in row:
+                    yield _summary({"file": f"{stem}{RECORDS}", **row})
+                elif "trained" in row:
+                    yield from _marks(row).items()
+                elif "resumed" in row:
+                    yield None
 
 
 def growing_files(directory: Path) -> set[str]:

@@ -104,7 +104,7 @@ class JsonLines(AppendedFile):
     """
 
     def _whole_size(self, file: int) -> int:
-        return _end_of_last_line(file)
+        return end_of_last_line(file)
 
     def append(self, record: Any) -> None:
         """Write one line."""
@@ -186,7 +186,7 @@ def _mended_key(key: Any) -> Any:
     return _mended(key if is_simple else repr(key))
 
 
-def _end_of_last_line(file: int) -> int:
+def end_of_last_line(file: int) -> int:
     """The size of `file` without a torn tail."""
     size = os.fstat(file).st_size
     end = size

@@ -49,10 +49,16 @@ def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
     """
     events: list[dict[str, Any]] = []
     for event in read_metrics(path):
-        if event["kind"] == "resume":
-            events = [e for e in events if e["kind"] not in _OF_STEPS or e["step"] <= event["step"]]
-        events.append(event)
+        add_event(events, event)
     return [event for event in events if kind in (None, event["kind"])]
+
+
+def add_event(events: list[dict[str, Any]], event: dict[str, Any]) -> None:
+    """Append `event` to those that count; a resume takes away those of the steps that are taken again."""
+    if event["kind"] == "resume":
+        last = event["step"]
+        events[:] = [e for e in events if e["kind"] not in _OF_STEPS or e["step"] <= last]
+    events.append(event)
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:

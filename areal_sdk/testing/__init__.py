@@ -5,6 +5,7 @@ from areal_sdk.testing.engines import check_engine
 from areal_sdk.testing.environments import check_environment
 from areal_sdk.testing.messages import assistant, make_episode, tool_call
 from areal_sdk.testing.plugins import check_plugin
+from areal_sdk.testing.recorded_run import RecordedRun
 from areal_sdk.testing.rewards import check_reward
 from areal_sdk.testing.run_agent import run_agent
 from areal_sdk.testing.scripted_engine import Fault, Reply, ScriptedEngine, scripted_logprob
@@ -14,6 +15,7 @@ from areal_sdk.testing.workflows import check_workflow
 __all__ = [
     "ConformanceError",
     "Fault",
+    "RecordedRun",
     "Reply",
     "ScriptedEngine",
     "assistant",

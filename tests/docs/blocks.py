@@ -81,7 +81,8 @@ def parse_command(words: list[str]) -> None:
         name, *words = words
         if name in HELP:
             return
-        child = command.get_command(context, name)
+        with context.scope(cleanup=False):  # plugins bring commands
+            child = command.get_command(context, name)
         if child is None:
             raise click.UsageError(f"no such command: {name}")
         command, context = child, click.Context(child, info_name=name, parent=context)

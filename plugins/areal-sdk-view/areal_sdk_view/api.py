@@ -1,0 +1,165 @@
+"""The API: what the pages read, and what an assistant may read and do. README.md describes it.
+
+Every answer is JSON. Reading happens in threads, so that one slow run holds nothing else up.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from areal_sdk import ArealError, ConfigError
+from areal_sdk.records import FollowedRun
+from areal_sdk_view import (
+    comparing,
+    episodes,
+    events,
+    failures,
+    lanes,
+    overview,
+    reading,
+    siblings,
+    tasks,
+)
+from areal_sdk_view.library import Library
+
+JSON = dict[str, Any]
+Answer = Callable[[FollowedRun, Mapping[str, str]], Any]
+
+WATCH_S = 1.0
+"""Seconds between two looks at the files of a run that a tab shows."""
+MAX_HIGHLIGHT = 2000
+"""Characters of a quote that an assistant highlights."""
+
+OF_RUN: Mapping[str, Answer] = {
+    "": overview.describe,
+    "events": events.read,
+    "episodes": episodes.select,
+    "episode": reading.read,
+    "text": reading.read_text,
+    "tokens": reading.read_tokens,
+    "siblings": siblings.align,
+    "tasks": tasks.list_tasks,
+    "task": tasks.through_training,
+    "failures": failures.group,
+    "lanes": lanes.lanes,
+}
+"""The answers about one run: `/api/runs/NAME/WHAT`."""
+
+
+class Api:
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._tabs: set[asyncio.Queue[JSON]] = set()
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/runs", self._list)
+        app.router.add_get("/api/compare", self._compare)
+        app.router.add_get("/api/stream", self._stream)
+        app.router.add_post("/api/view", self._view)
+        app.router.add_get("/api/runs/{run}", self._about)
+        app.router.add_get("/api/runs/{run}/{what}", self._about)
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return _answer(await asyncio.to_thread(self._library.list))
+
+    async def _about(self, request: web.Request) -> web.Response:
+        answer = OF_RUN.get(request.match_info.get("what", ""))
+        if answer is None:
+            return _problem(404, f"the API has no {request.path}")
+        name = request.match_info["run"]
+
+        def read() -> Any:
+            with self._library.open(name) as run:
+                return answer(run, request.query)
+
+        return await _guarded(lambda: asyncio.to_thread(read))
+
+    async def _compare(self, request: web.Request) -> web.Response:
+        names = request.query.getall("run", [])
+
+        def read() -> Any:
+            paths = self._library.paths()
+            return comparing.compare({name: paths[name] for name in names})
+
+        return await _guarded(lambda: asyncio.to_thread(read))
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events of one tab: `changed` when its run wrote something, and `view`."""
+        name = request.query.get("run", "")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        queue: asyncio.Queue[JSON] = asyncio.Queue()
+        self._tabs.add(queue)
+        try:
+            known = await self._state(name)
+            await response.write(b": open\n\n")
+            while True:
+                try:
+                    place = await asyncio.wait_for(queue.get(), WATCH_S)
+                except TimeoutError:
+                    now = await self._state(name)
+                    if now != known:
+                        known = now
+                        await response.write(b"event: changed\ndata: {}\n\n")
+                else:
+                    await response.write(b"event: view\ndata: %b\n\n" % orjson.dumps(place))
+        except (ConnectionError, ConnectionResetError):
+            pass  # the tab was closed
+        finally:
+            self._tabs.discard(queue)
+        return response
+
+    async def _state(self, name: str) -> object:
+        try:
+            return await asyncio.to_thread(self._library.state, name) if name else None
+        except (KeyError, OSError):
+            return None  # the run was deleted: the page says so at its next request
+
+    async def _view(self, request: web.Request) -> web.Response:
+        """Open a place in every open tab: `{"run", "tab", "episode", "task", "quote"}`."""
+        try:
+            asked = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as exc:
+            return _problem(400, f"the body is no JSON: {exc}")
+        known = ("run", "tab", "episode", "task", "group", "where", "quote")
+        if not isinstance(asked, dict) or not all(
+            key in known and isinstance(value, str) for key, value in asked.items()
+        ):
+            return _problem(400, f"give texts for some of {', '.join(known)}")
+        if asked.get("run") not in self._library.paths():
+            return _problem(404, f"no run {asked.get('run')!r}")
+        place = {key: value[:MAX_HIGHLIGHT] for key, value in asked.items()}
+        for queue in self._tabs:
+            queue.put_nowait(place)
+        return _answer({"tabs": len(self._tabs)})
+
+
+async def _guarded(read: Callable[[], Awaitable[Any]]) -> web.Response:
+    try:
+        return _answer(await read())
+    except KeyError as exc:
+        return _problem(404, f"no run {exc.args[0]!r}")
+    except LookupError as exc:
+        return _problem(404, str(exc))
+    except (ConfigError, ValueError) as exc:
+        return _problem(400, str(exc))
+    except (ArealError, OSError) as exc:
+        return _problem(410, str(exc))
+
+
+def encode(value: Any) -> bytes:
+    """JSON; what is no number (NaN) is null."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def _answer(value: Any) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")
+
+
+def _problem(status: int, text: str) -> web.Response:
+    return web.Response(
+        status=status, body=encode({"error": text}), content_type="application/json"
+    )

@@ -1,0 +1,21 @@
+"""Runs side by side: the settings that differ, the figures, and held-out tasks with intervals."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.records import FollowedRun, differing_settings, figures_of
+
+MAX_RUNS = 12
+
+
+def compare(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """The curves come from each run's own `events`: any number of runs costs one small answer each."""
+    if len(paths) > MAX_RUNS:
+        raise ValueError(f"{len(paths)} runs: compare at most {MAX_RUNS}")
+    runs = {name: FollowedRun(path).run_dir for name, path in paths.items()}
+    return {
+        "runs": list(runs),
+        "figures": {name: figures_of(run) for name, run in runs.items()},
+        "settings": differing_settings([run.read_config() for run in runs.values()]),
+    }

@@ -1,0 +1,85 @@
+"""The table of episodes: conditions, orders, full-text search, and one line a row."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from areal_sdk import ArealError
+from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
+
+MAX_ROWS = 500
+SEARCH_S = 0.4
+"""Longest time of one search; the page asks for the rest with `scanned`."""
+_HIDDEN = ("file", "offset", "length", "turn_advantages")
+
+ORDERS: Mapping[str, Callable[[EpisodeSummary], float | None]] = {
+    "best": lambda one: None if one.reward is None else -one.reward,
+    "worst": lambda one: one.reward,
+    "surprising": lambda one: None if one.advantage is None else -abs(one.advantage),
+    "longest": lambda one: -one.num_tokens,
+    "slowest": lambda one: -one.duration_s,
+}
+"""What an order sorts by, smallest first. Episodes without the value are left out. `newest` needs none."""
+
+
+def row_of(one: EpisodeSummary) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if name not in _HIDDEN}
+
+
+def select(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """`where`, `group`, `task`, `text`: what rows must be. `order`, `offset`, `limit`: which of them come.
+
+    A search by `text` reads whole episodes, newest first and for a moment: the answer says how many it has
+    `scanned`, and the next request goes on there.
+    """
+    found = list(_admitted(run, query))
+    offset, limit = int(query.get("offset") or 0), min(int(query.get("limit") or 100), MAX_ROWS)
+    order = query.get("order") or "newest"
+    if order != "newest":
+        key = ORDERS.get(order)
+        if key is None:
+            raise ValueError(f"no order {order!r}; known: newest, {', '.join(ORDERS)}")
+        ranked = sorted(
+            ((value, n) for n, one in enumerate(found) if (value := key(one)) is not None)
+        )
+        found = [found[n] for _, n in ranked]
+    answer: dict[str, Any] = {"total": len(run.episodes), "found": len(found), "scanned": None}
+    if text := query.get("text"):
+        start = int(query.get("scanned") or 0)
+        rows, scanned = _search(run, found, text, start=start, limit=limit)
+        return {**answer, "scanned": scanned, "rows": [row_of(one) for one in rows]}
+    return {**answer, "rows": [row_of(one) for one in found[offset : offset + limit]]}
+
+
+def _admitted(run: FollowedRun, query: Mapping[str, str]) -> Iterator[EpisodeSummary]:
+    """The episodes that the query leaves, newest first."""
+    where, group, task = query.get("where"), query.get("group"), query.get("task")
+    condition = parse_condition(where) if where else None
+    for one in reversed(run.episodes):
+        if (
+            (not group or one.group == group)
+            and (not task or one.task_id == task)
+            and (condition is None or condition(one))
+        ):
+            yield one
+
+
+def _search(
+    run: FollowedRun, among: list[EpisodeSummary], text: str, *, start: int, limit: int
+) -> tuple[list[EpisodeSummary], int]:
+    """The next episodes that hold `text`, and the number of those that were looked at so far."""
+    needle = orjson.dumps(text)[1:-1].lower()
+    rows: list[EpisodeSummary] = []
+    until = time.monotonic() + SEARCH_S
+    for place in range(start, len(among)):
+        try:
+            if needle in run.text(among[place]).lower():
+                rows.append(among[place])
+        except ArealError:
+            pass  # `run.keep_episodes` deleted it while this search ran
+        if len(rows) == limit or time.monotonic() > until:
+            return rows, place + 1
+    return rows, len(among)

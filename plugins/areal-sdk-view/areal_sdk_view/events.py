@@ -1,0 +1,116 @@
+"""The curves of a run as columns, and what happened beside them: evaluations, notices, resumes, checkpoints."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from areal_sdk.records import PANELS, FollowedRun
+
+AXES = ("step", "time", "train_seconds", "batch/episodes", "batch/sampled_tokens", "version")
+"""The columns from which the page makes its horizontal axes."""
+MORE_PANELS: Mapping[str, Mapping[str, str]] = {
+    "clipped and weighted": {
+        "train/clip_fraction": "clipped",
+        "train/ess": "effective share of the samples",
+        "train/share_without_advantage": "tokens without advantage",
+    },
+    "KL of a step": {"train/kl_step": "moved by the step"},
+    "seconds an episode": {
+        "batch/duration_s_p50": "median",
+        "batch/duration_s_p90": "90 %",
+        "batch/duration_s_p99": "99 %",
+    },
+    "seconds by part": {
+        "train/publish_s": "publish",
+        "engine_update_s": "engine takes weights",
+        "train/step_s": "step",
+        "batch/waited_s": "wait for episodes",
+    },
+}
+_OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
+
+
+def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """`names`: a regular expression of further metrics. `after`: only steps after this one."""
+    pattern = re.compile(query.get("names") or "(?!)")
+    after = int(query.get("after") or 0)
+    by_step = {event["step"]: event for event in run.events if event["kind"] == "step"}
+    warm = [event for event in run.events if event["kind"] == "sft"]
+    steps = [by_step[step] for step in sorted(by_step)]
+    names = dict.fromkeys(key for step in steps for key, value in step.items() if _is_number(value))
+    panels = {**PANELS, **MORE_PANELS}
+    wanted = {*AXES, *(name for panel in panels.values() for name in panel)}
+    chosen = [n for n in names if n in wanted or _OPTIONAL.match(n) or pattern.search(n)]
+    shown = [step for step in steps if step["step"] > after]
+    return {
+        "num_resumes": run.num_resumes,
+        "names": list(names),
+        "columns": {name: [step.get(name) for step in shown] for name in chosen},
+        "ledger": [step.get("ledger") for step in shown],
+        "panels": _panels(panels, chosen),
+        "evaluations": _evaluations(run.events),
+        "warm_up": {
+            "step": [event.get("step") for event in warm],
+            "loss": [event.get("loss") for event in warm],
+        },
+        "happened": _happened(run),
+    }
+
+
+def _panels(panels: Mapping[str, Mapping[str, str]], chosen: list[str]) -> list[dict[str, Any]]:
+    found = [
+        {
+            "title": title,
+            "series": [{"name": n, "label": label} for n, label in of.items() if n in chosen],
+        }
+        for title, of in panels.items()
+    ]
+    found += [
+        {
+            "title": name.removeprefix("batch/"),
+            "series": [{"name": name, "label": name.rpartition("/")[2]}],
+        }
+        for name in chosen
+        if name.startswith("batch/outcome/")
+    ]
+    sources = [name for name in chosen if name.startswith("batch/source/")]
+    if sources:
+        series = [
+            {"name": n, "label": n.removeprefix("batch/source/").removesuffix("/reward")}
+            for n in sources
+        ]
+        found.append({"title": "training reward by source", "series": series})
+    return [panel for panel in found if panel["series"]]
+
+
+def _evaluations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The latest measurement of each split after each step."""
+    found = {
+        (event.get("split", "eval"), event.get("step", 0)): event
+        for event in events
+        if event["kind"] in ("eval", "held_out")
+    }
+    return sorted(found.values(), key=lambda event: float(event.get("step", 0)))
+
+
+def _happened(run: FollowedRun) -> list[dict[str, Any]]:
+    """What an event line on the curves says: when, which kind, and which text."""
+    found = []
+    for event in run.events:
+        kind, at = event["kind"], {"step": event.get("step", 0), "time": event["time"]}
+        if kind == "notice":
+            found.append({**at, "kind": event["level"], "text": event["text"]})
+        elif kind == "resume":
+            found.append({**at, "kind": "resume", "text": f"resumed after step {event['step']}"})
+        elif kind == "failed":
+            found.append({**at, "kind": "failed", "text": event["error"]})
+    for path in sorted(run.run_dir.checkpoints.glob("step-*")):
+        number = path.name.removeprefix("step-")
+        if number.isdecimal():
+            at = {"step": int(number), "time": path.stat().st_mtime}
+            found.append({**at, "kind": "checkpoint", "text": f"checkpoint of step {int(number)}"})
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

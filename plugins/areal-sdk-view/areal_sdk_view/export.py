@@ -1,0 +1,125 @@
+"""`--export`: a run as one page for a browser without network: the same modules, with the answers of the API inside.
+
+The modules stay modules: an import map names each, its text is a `data:` address. The policy of the page admits these
+alone, so what a model wrote is as inert there as it is on the server.
+"""
+
+import base64
+import gzip
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from areal_sdk import ArealError
+from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk_view import api
+from areal_sdk_view.episodes import ORDERS, row_of
+from areal_sdk_view.library import Library
+from areal_sdk_view.server import static_files
+
+MAX_GROUPS = 80
+"""Groups whose attempts are in the page side by side."""
+MAX_TASKS = 200
+CHOSEN_BY = ("worst", "best", "surprising")
+"""Orders whose first episodes are in the page, beside the newest."""
+_IMPORT = re.compile(r'(from\s+|import\s+)"\./([a-z]+\.js)"')
+
+
+def export(path: Path, *, num_episodes: int) -> bytes:
+    """The page of the run in `path`, with some of its episodes: newest, worst, best and most surprising."""
+    run = FollowedRun(path)
+    run.refresh()
+    name = path.resolve().name
+    answers: dict[str, Any] = dict(_answers(run, name, num_episodes))
+    answers["runs"] = [{**row, "run": name} for row in Library([path]).list()]
+    answers["start"] = f"#run/{quote(name)}"
+    packed = base64.b64encode(gzip.compress(api.encode(answers), mtime=0))
+    return _page(packed)
+
+
+def _answers(run: FollowedRun, name: str, num_episodes: int) -> Iterator[tuple[str, Any]]:
+    def answer(what: str, **query: str) -> tuple[str, Any]:
+        key = "/".join(filter(None, ("runs", name, what)))
+        asked = "&".join(f"{field}={value}" for field, value in query.items())
+        return f"{key}?{asked}" if asked else key, api.OF_RUN[what](run, query)
+
+    for what in ("", "events", "failures", "lanes", "tasks"):
+        yield answer(what)
+    chosen = _chosen(run, num_episodes)
+    kept = []
+    for one in chosen:
+        try:
+            found = [answer("episode", id=one.id), answer("tokens", id=one.id)]
+        except ArealError:
+            continue  # `run.keep_episodes` deleted it
+        kept.append(one)
+        yield from found
+    rows = [row_of(one) for one in kept]
+    yield (
+        f"runs/{name}/episodes",
+        {"total": len(run.episodes), "found": len(rows), "scanned": None, "rows": rows},
+    )
+    for group in list(dict.fromkeys(one.group for one in kept if one.group))[:MAX_GROUPS]:
+        yield answer("siblings", group=group)
+    for task in list(dict.fromkeys(one.task_id for one in kept))[:MAX_TASKS]:
+        yield answer("task", task=task)
+
+
+def _chosen(run: FollowedRun, num: int) -> list[EpisodeSummary]:
+    """Newest first."""
+    newest = run.episodes[::-1]
+    chosen: dict[str, EpisodeSummary] = {}
+    for order in CHOSEN_BY:
+        ranked = sorted(
+            (value, n) for n, one in enumerate(newest) if (value := ORDERS[order](one)) is not None
+        )
+        for _, n in ranked[: num // (len(CHOSEN_BY) + 1)]:
+            chosen[newest[n].id] = newest[n]
+    for one in newest:
+        if len(chosen) >= num:
+            break
+        chosen[one.id] = one
+    return sorted(chosen.values(), key=lambda one: -one.time)
+
+
+def _page(answers: bytes) -> bytes:
+    pages = {name: text.decode() for name, text in static_files().items()}
+    style = pages["style.css"]
+    imports = {
+        f"view/{name}": _address(_IMPORT.sub(r'\1"view/\2"', text))
+        for name, text in pages.items()
+        if name.endswith(".js")
+    }
+    names = orjson.dumps({"imports": imports}).decode()
+    begin = 'import "view/app.js";'
+    policy = (
+        f"default-src 'none'; script-src data: {_hash(names)} {_hash(begin)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = pages["index.html"]
+    page = page.replace(
+        '<meta charset="utf-8">',
+        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+    )
+    page = page.replace(
+        '<link rel="stylesheet" href="/static/style.css">', f"<style>{style}</style>"
+    )
+    scripts = f'<script type="importmap">{names}</script>\n<script type="module">{begin}</script>'
+    page = page.replace('<script type="module" src="/static/app.js"></script>', scripts)
+    block = (
+        b'<script type="application/octet-stream" id="carried">' + answers + b"</script>\n</body>"
+    )
+    return page.encode().replace(b"</body>", block)
+
+
+def _address(text: str) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(text.encode()).decode()
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,94 @@
+"""The runs below the given directories, and those of them that are open."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.records import FollowedRun, overview_of
+
+MAX_OPEN = 4
+"""Runs whose episode summaries stay in memory: about 0.6 kB an episode."""
+
+
+class Library:
+    """Runs by name. A name is that of the directory; a second one of the same name is `NAME~2`."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = [root.resolve() for root in roots]
+        self._open: OrderedDict[Path, tuple[FollowedRun, threading.Lock]] = OrderedDict()
+        self._overviews: dict[Path, tuple[object, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def paths(self) -> dict[str, Path]:
+        """The directories of the runs by name."""
+        found: dict[str, Path] = {}
+        for path in dict.fromkeys(self._candidates()):
+            name, number = path.name, 1
+            while name in found:
+                number += 1
+                name = f"{path.name}~{number}"
+            found[name] = path
+        return found
+
+    def _candidates(self) -> Iterator[Path]:
+        for root in self._roots:
+            if (root / "config.toml").is_file():
+                yield root
+            else:
+                yield from sorted(path.parent for path in root.glob("*/config.toml"))
+
+    def list(self) -> list[dict[str, Any]]:
+        """The overview of each run with the name that the viewer gives it, newest first."""
+        rows = []
+        for name, path in self.paths().items():
+            if (row := self._overview(path)) is not None:
+                rows.append({**row, "run": name})
+        return sorted(rows, key=lambda row: -row["began"])
+
+    def _overview(self, path: Path) -> dict[str, Any] | None:
+        """The overview, read again only if the run wrote something since."""
+        stamp = tuple(
+            _stamp(path / name) for name in ("metrics.jsonl", "live.json", "config.toml", ".lock")
+        )
+        known = self._overviews.get(path)
+        if known is not None and known[0] == stamp and known[1]["state"] != "running":
+            return known[1]
+        overview = overview_of(path)
+        if overview is None:
+            return None
+        row = {key: value for key, value in overview.to_json().items() if key != "path"}
+        self._overviews[path] = stamp, row
+        return row
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[FollowedRun]:
+        """The run as it is now; nobody else reads on in it meanwhile. KeyError if there is none."""
+        path = self.paths()[name]
+        with self._lock:
+            if path not in self._open:
+                self._open[path] = FollowedRun(path), threading.Lock()
+            self._open.move_to_end(path)
+            run, lock = self._open[path]
+            while len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+        with lock:
+            run.refresh()
+            yield run
+
+    def state(self, name: str) -> object:
+        """A value that changes when the run writes something."""
+        path = self.paths()[name]
+        indexes = sorted((path / "episodes").glob("*.index"))
+        watched = [path / "metrics.jsonl", path / "live.json", *indexes[-2:]]
+        return tuple(_stamp(one) for one in watched)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size

@@ -1,0 +1,191 @@
+"""One episode: its facts, its conversation, the numbers of its turns, and all of its tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from areal_sdk import Episode
+from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag
+from areal_sdk_view.episodes import row_of
+from areal_sdk_view.messages import conversation, cut
+from areal_sdk_view.pieces import pieces_of
+
+JSON = dict[str, Any]
+
+TEXT_PART = 200_000
+"""Characters of a long text in one answer."""
+
+
+def read(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+    """The episode `id`: facts, siblings, conversation and turns; texts cut."""
+    record = _record(run, query)
+    episode, summary = record.episode, run.find(query["id"])
+    assert summary is not None
+    messages = conversation(episode)
+    return {
+        "summary": row_of(summary),
+        "task": {"id": episode.task.id, "data": cut({"text": _json(episode.task.data)})},
+        "outcome": {
+            "kind": episode.outcome.kind,
+            "reward": episode.outcome.reward,
+            "turn_rewards": episode.outcome.turn_rewards,
+            "success": episode.outcome.success,
+            "metrics": dict(episode.outcome.metrics),
+            "error": episode.outcome.error,
+            "message": episode.outcome.message[:TEXT_PART],
+            "trace": episode.outcome.trace[:TEXT_PART],
+        },
+        "truncated": episode.truncated,
+        "attempt": episode.attempt,
+        "siblings": [
+            {"id": one.id, "reward": one.reward, "advantage": one.advantage, "dropped": one.dropped}
+            for one in run.episodes
+            if summary.group and one.group == summary.group
+        ],
+        "messages": [{**message, "blocks": [*map(cut, message["blocks"])]} for message in messages],
+        "turns": [_turn(record, index) for index in range(len(episode.turns))],
+    }
+
+
+def read_text(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+    """A part of a long text: block `block` of message `message`, from character `start` on."""
+    messages = conversation(_record(run, query).episode)
+    text = messages[int(query["message"])]["blocks"][int(query["block"])]["text"]
+    start = int(query.get("start") or 0)
+    return {"text": text[start : start + TEXT_PART], "length": len(text)}
+
+
+def read_tokens(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+    """Every token of the episode once, as columns, and the segments of its turns.
+
+    Where a prompt begins like an earlier turn, the segment holds the rest: `start` is the place in the whole.
+    """
+    record = _record(run, query)
+    tokens: list[int] = []
+    segments, sampled, mask = [], [], []
+    logprobs: list[float | None] = []
+    versions: list[int | None] = []
+    trained = _trained(record)
+    for index, turn in enumerate(record.episode.turns):
+        for is_output, part in ((False, turn.new_tokens), (True, turn.output_tokens)):
+            segments.append(
+                {"turn": index, "is_output": is_output, "first": len(tokens), "length": len(part)}
+            )
+            tokens += part
+            size = len(part)
+            logprobs += turn.logprobs if is_output else [None] * size
+            versions += turn.versions if is_output else [None] * size
+            sampled += [int(is_output)] * size
+            mask += trained.get(index, [0] * size) if is_output else [0] * size
+    seen = run.tokens(record)
+    columns = {} if seen is None else _trainer_columns(seen, record.episode)
+    texts, places = pieces_of(run.run_dir.model).table(tokens)
+    return {
+        "segments": segments,
+        "texts": texts,
+        "text_of": places,
+        "ids": tokens,
+        "columns": {
+            "logprob": [None if value is None else round(value, 5) for value in logprobs],
+            "version": versions,
+            "sampled": sampled,
+            "mask": mask,
+            **columns,
+        },
+        "step": None
+        if seen is None
+        else {
+            "step": seen.step,
+            "weight": seen.weight,
+            "divisor": seen.divisor,
+            "is_applied": seen.is_applied,
+            "reward": seen.reward,
+        },
+    }
+
+
+def _trainer_columns(seen: EpisodeTokens, episode: Episode) -> JSON:
+    """What the step made of each token, in the order of `read_tokens`: null for context and where it made nothing."""
+    columns: JSON = {name: [] for name in (*_NUMBERS, "why")}
+    for turn, tokens in zip(episode.turns, seen.turns, strict=True):
+        for name in _NUMBERS:
+            values = np.round(getattr(tokens, name).astype(np.float64), 5)
+            columns[name] += [None] * len(turn.new_tokens) + values.tolist()
+        columns["why"] += [None] * len(turn.new_tokens)
+        columns["why"] += [_REASONS.get(flags, _reason(flags)) for flags in tokens.flags.tolist()]
+    return columns
+
+
+_NUMBERS = ("advantage", "entropy", "ratio", "weight", "loss")
+_REASONS: Mapping[int, str] = {
+    0: "not counted by its step",
+    TokenFlag.COUNTED: "no advantage, so no term in the loss",
+    TokenFlag.COUNTED | TokenFlag.TERM: "",
+}
+
+
+def _reason(flags: int) -> str:
+    """Why a term did not act as it was: `clipped low`."""
+    plain = TokenFlag.COUNTED | TokenFlag.TERM
+    found = (str(flag.name).lower().replace("_", " ") for flag in TokenFlag(flags & ~plain))
+    return ", ".join(found)
+
+
+def _record(run: FollowedRun, query: Mapping[str, str]) -> EpisodeRecord:
+    summary = run.find(query.get("id", ""))
+    if summary is None:
+        raise LookupError(f"no episode {query.get('id')!r} in this run")
+    return run.record(summary)
+
+
+def _trained(record: EpisodeRecord) -> dict[int, list[int]]:
+    """1 for each output token of a turn that a trajectory trains."""
+    found: dict[int, list[int]] = {}
+    turns = record.episode.turns
+    for trajectory in record.trajectories:
+        for index in np.unique(trajectory.turn_of_token[trajectory.loss_mask]).tolist():
+            turn = turns[index]
+            mask = found.setdefault(index, [0] * len(turn.output_tokens))
+            places = np.flatnonzero(trajectory.loss_mask & (trajectory.turn_of_token == index))
+            for place in (places + trajectory.branch.num_before - turn.num_prompt).tolist():
+                mask[place] = 1
+    return found
+
+
+def _turn(record: EpisodeRecord, index: int) -> JSON:
+    turn = record.episode.turns[index]
+    credit = record.credit.by_turn if record.credit is not None else ()
+    rewards = record.episode.outcome.turn_rewards
+    return {
+        "num_prompt": turn.num_prompt,
+        "num_new": len(turn.new_tokens),
+        "num_cached": turn.num_cached,
+        "num_output": len(turn.output_tokens),
+        "temperature": turn.temperature,
+        "finish_reason": turn.finish_reason,
+        "parent": turn.parent,
+        "fork": turn.fork,
+        "excluded": turn.excluded,
+        "versions": [min(turn.versions), max(turn.versions)] if turn.versions else [],
+        "began_s": turn.began_s,
+        "first_token_s": turn.first_token_s,
+        "duration_s": turn.duration_s,
+        "advantage": credit[index] if index < len(credit) else None,
+        "reward": rewards[index] if index < len(rewards) else None,
+        "surprise": _mean_surprise(record.episode, index),
+    }
+
+
+def _mean_surprise(episode: Episode, index: int) -> float | None:
+    """Mean of -logprob of the sampled tokens."""
+    logprobs = episode.turns[index].logprobs
+    return -sum(logprobs) / len(logprobs) if logprobs else None
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    import orjson
+
+    return orjson.dumps(
+        dict(data), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=repr
+    ).decode()

@@ -1,0 +1,91 @@
+"""A group's attempts, aligned at the first token that differs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from areal_sdk import Episode
+from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk_view.episodes import row_of
+from areal_sdk_view.pieces import pieces_of
+
+MAX_SIBLINGS = 64
+MAX_TOKENS = 1500
+"""Tokens of an attempt after the point where it leaves the others."""
+CONTEXT = 40
+"""Tokens before that point that are shown unfolded."""
+
+
+def align(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """The attempts of `group`: what they have in common, and what each says after that.
+
+    Attempts that stay together longer stand beside each other: each says how many of its tokens, after the common
+    ones, are those of the attempt above.
+    """
+    group = query.get("group", "")
+    found = [one for one in run.episodes if one.group == group and group][-MAX_SIBLINGS:]
+    if not found:
+        raise LookupError(f"no group {group!r} in this run")
+    paths = [_path(run.record(one).episode) for one in found]
+    order = sorted(range(len(found)), key=lambda n: (paths[n]["tokens"], -(found[n].reward or 0.0)))
+    common = _shared([paths[n]["tokens"] for n in (order[0], order[-1])]) if order else 0
+    texts = pieces_of(run.run_dir.model)
+    rows, above = [], None
+    for n in order:
+        path = paths[n]
+        shared = 0 if above is None else _shared([above, path["tokens"]]) - common
+        above = path["tokens"]
+        rows.append({**_row(found[n], path, common, texts), "as_above": shared})
+    prefix = paths[order[0]]["tokens"][:common]
+    return {
+        "group": group,
+        "task": found[0].task_id,
+        "num_common": common,
+        "context": [texts.of(token) for token in prefix[-CONTEXT:]],
+        "prefix": "".join(texts.of(token) for token in prefix),
+        "rows": rows,
+    }
+
+
+def _row(one: EpisodeSummary, path: dict[str, Any], common: int, texts: Any) -> dict[str, Any]:
+    shown = slice(common, common + MAX_TOKENS)
+    return {
+        "summary": row_of(one),
+        "texts": [texts.of(token) for token in path["tokens"][shown]],
+        "columns": {name: path[name][shown] for name in ("sampled", "logprob", "version")},
+        "num_more": max(0, len(path["tokens"]) - common - MAX_TOKENS),
+    }
+
+
+def _path(episode: Episode) -> dict[str, Any]:
+    """All tokens of the last turn's branch, and what is known of those that were sampled."""
+    if not episode.turns:
+        return {"tokens": [], "sampled": [], "logprob": [], "version": []}
+    last = episode.turns[-1]
+    size = last.num_tokens
+    logprobs: list[float | None] = [None] * size
+    versions: list[int | None] = [None] * size
+    sampled = np.zeros(size, np.int8)
+    index: int | None = len(episode.turns) - 1
+    while index is not None:
+        turn = episode.turns[index]
+        span = slice(turn.num_prompt, turn.num_tokens)
+        logprobs[span] = [round(value, 5) for value in turn.logprobs]
+        versions[span] = turn.versions
+        sampled[span] = 1
+        index = turn.parent
+    return {
+        "tokens": list(last.tokens),
+        "sampled": sampled.tolist(),
+        "logprob": logprobs,
+        "version": versions,
+    }
+
+
+def _shared(two: list[list[int]]) -> int:
+    """The number of first tokens that two sequences have in common."""
+    a, b = two
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(np.array(a[:size], np.int64) != np.array(b[:size], np.int64))
+    return int(differ[0]) if len(differ) else size

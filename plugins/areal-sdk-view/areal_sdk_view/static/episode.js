@@ -1,0 +1,67 @@
+// One episode: verdict, siblings, conversation, times, and its tokens.
+
+import { isExported, ofRun } from "./api.js";
+import { colour, reward as rewardColour } from "./colours.js";
+import { conversation } from "./conversation.js";
+import { copy, h, link, replace } from "./dom.js";
+import { fate } from "./episodes.js";
+import { go, href } from "./route.js";
+import { strip } from "./strip.js";
+import { timeline } from "./timeline.js";
+import { moment, number, seconds, signed } from "./words.js";
+
+export async function episode(root, { run, rest, query }) {
+  const id = rest.join("/");
+  const one = await ofRun(run, "episode", { id });
+  const { summary } = one;
+  const talk = conversation(run, one, query.get("quote"));
+  const tokens = await strip(run, one, { shading: query.get("colour") ?? "probability", at: query.get("token") === null ? null : Number(query.get("token")) });
+  const order = [...one.siblings].sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
+  const place = order.findIndex((other) => other.id === id);
+  const toSibling = (step) => () => order.length && go(["run", run, "episode", order[(place + step + order.length) % order.length].id]);
+
+  replace(root,
+    h("div", { class: "head" }, h("h2", {}, id), verdict(one), h("span", { class: "dim" }, fate(summary)), summary.advantage === null ? null : h("span", {}, "advantage ", h("b", { style: { color: colour(summary.advantage < 0 ? "bad" : "good") } }, signed(summary.advantage)))),
+    h("div", { class: "facts" },
+      h("span", {}, "task ", link(href(["run", run, "task", summary.task_id]), summary.task_id)),
+      summary.group ? h("span", {}, "group ", link(href(["run", run, "group", summary.group]), summary.group)) : null,
+      h("span", {}, `version ${summary.version ?? "–"}`), h("span", {}, `${summary.num_turns} turns`), h("span", {}, `${summary.num_tokens} tokens sampled`), h("span", {}, seconds(summary.duration_s)),
+      one.truncated ? h("span", { class: "pill bad" }, "truncated") : null, one.attempt ? h("span", {}, `attempt ${one.attempt}`) : null,
+      Object.entries(one.outcome.metrics).map(([name, value]) => h("span", {}, `${name} `, h("b", {}, number(value)))), h("span", {}, moment(summary.time))),
+    others(run, order, id),
+    one.outcome.message ? h("p", { class: "problem" }, one.outcome.message, one.outcome.trace ? h("details", {}, h("summary", {}, "traceback"), h("pre", { class: "block" }, one.outcome.trace)) : null) : null,
+    h("div", { class: "tools" },
+      h("button", { onclick: () => copy(JSON.stringify({ messages: one.messages.map(plain), reward: summary.reward, task: one.task.id }), "The conversation as a line of JSONL") }, "Copy JSONL"),
+      h("button", { onclick: () => copy(`areal-sdk inspect ${run} --episode ${id}`, "The command") }, "Copy command"),
+      isExported() ? null : h("button", { onclick: () => copy(location.href, "The address") }, "Copy address")),
+    h("div", { class: "two" },
+      h("section", { class: "panel", "aria-label": "Conversation" }, h("h2", {}, "Conversation"), talk.element),
+      h("div", {}, h("section", { class: "panel", "aria-label": "Tokens" }, h("h2", {}, "Tokens"), tokens.element),
+        wrapped("Time", timeline(one.turns, summary.duration_s)),
+        wrapped("Task", one.task.data.text === "{}" ? null : h("div", { class: "block data" }, one.task.data.text)))));
+  return {
+    keys: { "[": ["sibling before", toSibling(-1)], "]": ["next sibling", toSibling(1)], g: ["siblings side by side", () => summary.group && go(["run", run, "group", summary.group])], t: ["the task through training", () => go(["run", run, "task", summary.task_id])], ...tokens.keys },
+    shown: () => { tokens.shown(); talk.marked?.scrollIntoView({ block: "center" }); },
+    close: tokens.close,
+  };
+}
+
+function verdict(one) {
+  const { outcome } = one;
+  if (outcome.reward === null) return h("span", { class: "pill bad" }, outcome.error ? `${outcome.error} error` : outcome.kind);
+  const success = outcome.success === null ? "" : outcome.success ? ", success" : ", no success";
+  return h("span", {}, "reward ", h("b", {}, number(outcome.reward)), success);
+}
+
+/** The attempts of the group as a row of rewards. */
+function others(run, order, id) {
+  if (order.length < 2) return null;
+  const rewards = order.map((one) => one.reward).filter((value) => value !== null);
+  const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+  return h("div", { class: "tools", role: "navigation", "aria-label": "Siblings" }, h("span", { class: "dim" }, "siblings"),
+    order.slice(0, 64).map((one) => h("a", { class: "chip pill", href: href(["run", run, "episode", one.id]), "aria-current": String(one.id === id), style: { background: rewardColour(one.reward, low, high), color: colour("ink") }, title: one.id }, one.reward === null ? "–" : number(one.reward), one.advantage === null ? "" : ` (${signed(one.advantage)})`)));
+}
+
+const plain = (message) => ({ role: message.role, content: message.blocks.map((block) => block.text).join("\n") });
+
+const wrapped = (title, content) => (content ? h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), content) : null);

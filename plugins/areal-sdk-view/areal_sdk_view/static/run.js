@@ -1,0 +1,62 @@
+// One run: what it is, how it stands, and its tabs.
+
+import { isExported, ofRun } from "./api.js";
+import { curves } from "./curves.js";
+import { h, replace } from "./dom.js";
+import { episode } from "./episode.js";
+import { episodes } from "./episodes.js";
+import { failures } from "./failures.js";
+import { lanes } from "./lanes.js";
+import { go, href } from "./route.js";
+import { settings } from "./settings.js";
+import { siblings } from "./siblings.js";
+import { task, tasks } from "./tasks.js";
+import { ago, count, moment, number } from "./words.js";
+
+const TABS = { curves, episodes, tasks, failures, lanes, settings };
+const PLACES = { ...TABS, episode, group: siblings, task };
+const TAB_OF = { episode: "episodes", group: "episodes", task: "tasks" };
+
+export async function run(root, [name, place = "curves", ...rest], query) {
+  if (!(place in PLACES)) throw new Error(`a run has no ${place}; it has ${Object.keys(TABS).join(", ")}`);
+  let about = await ofRun(name);
+  const head = h("div");
+  const body = h("div");
+  replace(root, head, body);
+
+  function draw() {
+    const { overview, verdict } = about;
+    const held = overview.held_out;
+    const tabs = h("nav", { class: "tabs", "aria-label": "Views of the run" }, Object.keys(TABS).map((tab, n) =>
+      h("a", { href: href(["run", name, tab]), "aria-current": (TAB_OF[place] ?? place) === tab ? "page" : null }, tab, h("kbd", {}, n + 1))));
+    if (place in TAB_OF) return replace(head, tabs); // the bar above names the run
+    return replace(head,
+      h("div", { class: "head" }, h("h1", {}, name), h("span", { class: `pill ${overview.state}` }, overview.state)),
+      h("div", { class: "facts" },
+        fact("agent", overview.agent), fact("model", overview.model), fact("algorithm", overview.algorithm),
+        fact("steps", overview.total_steps ? `${count(overview.steps)} / ${count(overview.total_steps)}` : count(overview.steps)),
+        fact("episodes", count(about.num_episodes)),
+        held ? fact(`held-out ${held.measure}`, `${held.before === null ? "·" : number(held.before)} → ${held.after === null ? "·" : number(held.after)}`) : null,
+        h("span", { title: moment(overview.began) }, `began ${ago(overview.began)}`)),
+      verdict ? h("p", { class: "verdict" }, verdict.missing ? h("span", { class: "pill bad" }, verdict.missing) : null, verdict.missing ? " " : null, verdict.figures, verdict.cure ? h("b", {}, ` → ${verdict.cure}`) : null) : null,
+      overview.problem ? h("p", { class: "problem" }, overview.problem) : null,
+      tabs);
+  }
+
+  draw();
+  const inner = (await PLACES[place](body, { run: name, about, rest, query })) ?? {};
+  const keys = Object.fromEntries(Object.keys(TABS).map((tab, n) => [String(n + 1), [tab, () => go(["run", name, tab])]]));
+  return {
+    keys: { ...inner.keys, ...keys },
+    close: inner.close,
+    shown: inner.shown,
+    refresh: async () => {
+      if (isExported()) return;
+      about = await ofRun(name);
+      draw();
+      await inner.refresh?.(about);
+    },
+  };
+}
+
+const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));

@@ -1,0 +1,131 @@
+"""A task through training: its attempts by version, and whether it was learnt, is flaky, or was lost."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import fmean
+from typing import Any
+
+from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk_view.episodes import row_of
+
+WINDOWS = 12
+"""A task's attempts are seen in so many windows of equal numbers of them, at most."""
+LEAST = 3
+"""Attempts in a window."""
+HIGH, LOW = 0.8, 0.2
+"""Parts of the range of rewards: a task at `HIGH` is known, at `LOW` it is not."""
+GAIN = 0.3
+"""A change by this part of the range, by more than two standard errors, is one."""
+MAX_TASKS = 500
+MAX_ATTEMPTS = 2000
+
+
+def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """Each task of `split` (default: train) with its attempts, its first and last level, and what became of it."""
+    split = query.get("split") or "train"
+    by_task: dict[str, list[EpisodeSummary]] = defaultdict(list)
+    for one in run.episodes:
+        if one.split == split:
+            by_task[one.task_id].append(one)
+    rewards = [one.reward for found in by_task.values() for one in found if one.reward is not None]
+    low, high = (min(rewards), max(rewards)) if rewards else (0.0, 1.0)
+    rows = [
+        {
+            "task": task,
+            "num": len(found),
+            **_course([one.reward for one in found if one.reward is not None], low, high),
+        }
+        for task, found in by_task.items()
+    ]
+    rows.sort(key=lambda row: (row["change"] is None, row["change"] or 0.0))
+    counts = {
+        kind: sum(row["became"] == kind for row in rows)
+        for kind in ("learnt", "known", "flaky", "lost", "never", "new")
+    }
+    return {
+        "splits": sorted({one.split for one in run.episodes}),
+        "split": split,
+        "counts": counts,
+        "num": len(rows),
+        "rows": rows[: MAX_TASKS // 2] + rows[MAX_TASKS // 2 :][-(MAX_TASKS // 2) :],
+        "range": [low, high],
+    }
+
+
+def through_training(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """The attempts at `task`, and a band of windows over them."""
+    task = query.get("task", "")
+    found = [one for one in run.episodes if one.task_id == task]
+    if not found:
+        raise LookupError(f"no task {task!r} in this run")
+    scored = [one for one in found if one.reward is not None]
+    return {
+        "task": task,
+        "num": len(found),
+        "attempts": [row_of(one) for one in found[-MAX_ATTEMPTS:]],
+        "band": [_window(part) for part in _windows(scored)],
+        "errors": sum(one.reward is None for one in found),
+    }
+
+
+def _windows(found: Sequence[EpisodeSummary]) -> list[Sequence[EpisodeSummary]]:
+    """Windows of at least `LEAST` attempts, in order; attempts at one version stay together as they ended."""
+    size = max(LEAST, -(-len(found) // WINDOWS))
+    return [found[first : first + size] for first in range(0, len(found), size)]
+
+
+def _window(part: Sequence[EpisodeSummary]) -> dict[str, Any]:
+    rewards = [one.reward for one in part if one.reward is not None]
+    mean, error = fmean(rewards), _error(rewards)
+    versions = [one.version for one in part if one.version is not None]
+    return {
+        "version": fmean(versions) if versions else 0.0,
+        "time": fmean(one.time for one in part),
+        "num": len(rewards),
+        "mean": mean,
+        "low": max(min(rewards), mean - 1.96 * error),
+        "high": min(max(rewards), mean + 1.96 * error),
+    }
+
+
+def _course(rewards: Sequence[float], low: float, high: float) -> dict[str, Any]:
+    """The level of the first and of the last third of the attempts, and the word for the two."""
+    third = len(rewards) // 3
+    if third < 2:
+        return {"first": None, "last": None, "change": None, "became": "new"}
+    scale = (high - low) or 1.0
+    begin, end = rewards[:third], rewards[-third:]
+    first, last = ((fmean(part) - low) / scale for part in (begin, end))
+    noise = 2.0 * sqrt(_error(begin) ** 2 + _error(end) ** 2) / scale
+    change = last - first
+    if change > max(GAIN, noise):
+        became = "learnt"
+    elif -change > max(GAIN, noise):
+        became = "lost"
+    elif last >= HIGH:
+        became = "known"
+    else:
+        became = "never" if last <= LOW else "flaky"
+    return {
+        "first": fmean(begin),
+        "last": fmean(end),
+        "change": change,
+        "became": became,
+        "spark": _spark(rewards),
+    }
+
+
+def _spark(rewards: Sequence[float]) -> list[float]:
+    size = max(1, -(-len(rewards) // WINDOWS))
+    return [
+        round(fmean(rewards[first : first + size]), 4) for first in range(0, len(rewards), size)
+    ]
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of the mean."""
+    if len(values) < 2:
+        return 0.0
+    mean = fmean(values)
+    return sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

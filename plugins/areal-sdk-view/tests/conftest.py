@@ -1,0 +1,35 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from recorded import write_run
+
+from areal_sdk_view.server import make_app, start
+
+TOKEN = "token-of-the-tests"
+TIMEOUT = aiohttp.ClientTimeout(total=30)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A directory with two finished runs."""
+    root = tmp_path / "runs"
+    write_run(root, "guess-1")
+    write_run(root, "guess-2")
+    return root
+
+
+@pytest.fixture
+async def address(runs: Path) -> AsyncIterator[str]:
+    """A server of these runs: its address without the token."""
+    runner, address = await start(make_app([runs], token=TOKEN), at=0, token=TOKEN)
+    yield address.partition("/?")[0]
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def client(address: str) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession(address, headers=headers, timeout=TIMEOUT) as session:
+        yield session

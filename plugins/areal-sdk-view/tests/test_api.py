@@ -1,0 +1,211 @@
+"""The answers of the server about run directories that the writers of a real run made."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from recorded import ATTACK, GROUP, STEPS, write_step
+
+from areal_sdk.testing import RecordedRun
+from areal_sdk_view.pieces import Pieces
+
+
+async def get(client: aiohttp.ClientSession, path: str, status: int = 200, **query: str) -> Any:
+    async with client.get(f"/api/{path}", params=query) as response:
+        assert response.status == status, await response.text()
+        return await response.json()
+
+
+async def test_the_list_has_every_run_and_how_it_ended(client: aiohttp.ClientSession) -> None:
+    listed = await get(client, "runs")
+    assert {row["run"]: row["state"] for row in listed} == {
+        "guess-1": "finished",
+        "guess-2": "finished",
+    }
+    assert listed[0]["held_out"] == {"measure": "success", "before": 0.25, "after": 0.75}
+
+
+async def test_a_run_is_told_with_its_ledger_which_balances(client: aiohttp.ClientSession) -> None:
+    about = await get(client, "runs/guess-1")
+    books = about["ledger"]
+    assert (
+        books["started"] == books["trained"] + sum(books["dropped"].values()) == GROUP * STEPS + 1
+    )
+    assert about["num_episodes"] == GROUP * STEPS + 1
+    assert about["settings"]["algorithm"]["name"] == "grpo"
+
+
+async def test_curves_come_as_columns_with_what_happened_beside_them(
+    client: aiohttp.ClientSession,
+) -> None:
+    events = await get(client, "runs/guess-1/events")
+    assert events["columns"]["step"] == [1, 2, 3, 4, 5, 6]
+    assert events["columns"]["train/loss"][1] is None  # not a number is no number
+    assert [row["success"] for row in events["evaluations"]] == [0.25, 0.75]
+    assert events["happened"][0]["text"] == f"slow {ATTACK}"
+    assert "other/thing" in events["names"]
+    assert "other/thing" not in events["columns"]
+    more = await get(client, "runs/guess-1/events", names="^other", after="4")
+    assert more["columns"]["other/thing"] == [1.0, 1.0]
+
+
+async def test_a_step_that_a_resume_took_again_is_in_the_curves_once(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    assert (await get(client, "runs/guess-1/events"))["columns"]["step"][-1] == STEPS
+    run = RecordedRun(runs / "guess-1")
+    run.resume(4)
+    write_step(run, 5)
+    run.close()
+    events = await get(client, "runs/guess-1/events")
+    assert events["columns"]["step"] == [1, 2, 3, 4, 5]
+    assert events["num_resumes"] == 1
+    found = await get(client, "runs/guess-1/episodes", where="split == train and step > 0")
+    assert found["found"] == 5 * GROUP
+
+
+async def test_episodes_are_filtered_sorted_and_cut_into_pages(
+    client: aiohttp.ClientSession,
+) -> None:
+    bad = await get(client, "runs/guess-1/episodes", where="reward < 0.1")
+    assert {row["reward"] for row in bad["rows"]} == {0.0}
+    best = await get(client, "runs/guess-1/episodes", order="best", limit="2", offset="1")
+    assert [row["reward"] for row in best["rows"]] == [1.0, 0.8]
+    assert best["total"] == GROUP * STEPS + 1
+    siblings = await get(client, "runs/guess-1/episodes", group="train-3")
+    assert siblings["found"] == GROUP
+    refused = await get(client, "runs/guess-1/episodes", 400, where="rewrad < 1")
+    assert "rewrad" in refused["error"]
+
+
+async def test_full_text_is_found_in_every_message(client: aiohttp.ClientSession) -> None:
+    found = await get(client, "runs/guess-1/episodes", text="WHAT IS 3 TIMES")
+    assert {row["group"] for row in found["rows"]} == {"train-3"}
+    assert found["scanned"] == found["found"] == GROUP * STEPS + 1
+    assert not (await get(client, "runs/guess-1/episodes", text="nowhere said"))["rows"]
+
+
+async def test_an_episode_has_its_messages_turns_and_siblings(
+    client: aiohttp.ClientSession,
+) -> None:
+    one = await get(client, "runs/guess-1/episode", id="train-2.3")
+    assert [message["role"] for message in one["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert [block["kind"] for block in one["messages"][1]["blocks"]] == ["thought", "text", "call"]
+    assert one["messages"][3]["blocks"][0]["text"] == ATTACK
+    assert one["turns"][1]["fork"] == "compaction"
+    assert [other["id"] for other in one["siblings"]] == [f"train-2.{n}" for n in range(GROUP)]
+
+
+async def test_a_long_text_comes_in_parts(client: aiohttp.ClientSession) -> None:
+    one = await get(client, "runs/guess-1/episode", id="train-2.3")
+    block = one["messages"][2]["blocks"][0]
+    assert block["length"] == 30_000
+    rest = await get(
+        client,
+        "runs/guess-1/text",
+        id="train-2.3",
+        message="2",
+        block="0",
+        start=str(len(block["text"])),
+    )
+    assert block["text"] + rest["text"] == "x" * 30_000
+
+
+async def test_every_token_comes_once_with_what_is_known_of_it(
+    client: aiohttp.ClientSession,
+) -> None:
+    tokens = await get(client, "runs/guess-1/tokens", id="train-2.0")
+    assert tokens["ids"] == [1, 2, 3, 4, 10, 6, 7, 8, 20, 6]
+    columns = tokens["columns"]
+    assert columns["sampled"] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    assert columns["mask"] == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert columns["version"] == [None, None, None, 1, 1, 1, None, None, 1, 2]
+    assert columns["logprob"][4] == -1.5
+    forked = await get(client, "runs/guess-1/tokens", id="train-2.3")
+    assert forked["ids"] == [1, 2, 3, 4, 11, 6, 9, 23, 6]
+
+
+async def test_siblings_are_aligned_at_the_first_token_that_differs(
+    client: aiohttp.ClientSession,
+) -> None:
+    aligned = await get(client, "runs/guess-1/siblings", group="train-4")
+    assert aligned["num_common"] == 1  # the last sibling's branch shares the first token alone
+    rows = {row["summary"]["id"]: row for row in aligned["rows"]}
+    assert [row["as_above"] for row in aligned["rows"]] == [0, 7, 3, 0]
+    assert rows["train-4.0"]["summary"]["reward"] == 0.0
+    assert rows["train-4.3"]["columns"]["sampled"] == [0, 1, 1]
+
+
+async def test_a_task_is_followed_through_training(client: aiohttp.ClientSession) -> None:
+    listed = await get(client, "runs/guess-1/tasks")
+    assert {row["task"] for row in listed["rows"]} == {"t-0", "t-1", "t-2", "t-9"}
+    one = await get(client, "runs/guess-1/task", task="t-1")
+    assert len(one["attempts"]) == 2 * GROUP
+    assert sum(window["num"] for window in one["band"]) == 2 * GROUP
+    await get(client, "runs/guess-1/task", 404, task="nothing")
+
+
+async def test_failures_are_grouped_by_what_they_say(client: aiohttp.ClientSession) -> None:
+    groups = (await get(client, "runs/guess-1/failures"))["groups"]
+    assert [(group["kind"], group["num"]) for group in groups][:1] == [("no success", 18)]
+    assert ("error_agent", 1) in [(group["kind"], group["num"]) for group in groups]
+
+
+async def test_lanes_put_agents_and_trainer_on_one_clock(client: aiohttp.ClientSession) -> None:
+    lanes = await get(client, "runs/guess-1/lanes", seconds="60")
+    assert sum(map(len, lanes["agents"])) == GROUP * STEPS + 1
+    for lane in lanes["agents"]:
+        assert all(a["end"] <= b["begin"] + 1e-5 for a, b in itertools.pairwise(lane))
+    assert [bar["kind"] for bar in lanes["trainer"]][:2] == ["wait", "step"]
+
+
+async def test_runs_are_compared_by_the_settings_that_differ(client: aiohttp.ClientSession) -> None:
+    async with client.get("/api/compare?run=guess-1&run=guess-2") as response:
+        compared = await response.json()
+    assert compared["settings"] == {"trainer.learning_rate": [0.001, 0.002]}
+    assert compared["figures"]["guess-1"]["held-out after"] == 0.75
+
+
+async def test_what_is_not_there_is_said_in_json(client: aiohttp.ClientSession) -> None:
+    assert "guess-9" in (await get(client, "runs/guess-9", 404))["error"]
+    assert "no episode" in (await get(client, "runs/guess-1/episode", 404, id="nobody"))["error"]
+    await get(client, "runs/guess-1/nothing", 404)
+    await get(client, "runs/..%2F..%2Fetc", 404)
+
+
+async def test_what_a_live_run_appends_is_read_on(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    before = await get(client, "runs/guess-2")
+    run = RecordedRun(runs / "guess-2")
+    write_step(run, STEPS + 1)
+    after = await get(client, "runs/guess-2")
+    assert after["num_episodes"] == before["num_episodes"] + GROUP
+    newest = await get(client, "runs/guess-2/episodes", limit="1")
+    assert newest["rows"][0]["step"] == STEPS + 1
+    run.close()
+
+
+async def test_an_assistant_opens_a_place_in_every_tab(client: aiohttp.ClientSession) -> None:
+    async with client.get("/api/stream?run=guess-1") as stream:
+        assert await stream.content.readline() == b": open\n"
+        place = {"run": "guess-1", "episode": "train-2.3", "quote": "answer"}
+        async with client.post("/api/view", json=place) as response:
+            assert await response.json() == {"tabs": 1}
+        lines = [await stream.content.readline() for _ in range(3)]
+        assert lines[1] == b"event: view\n"
+        assert b'"quote":"answer"' in lines[2]
+    async with client.post("/api/view", json={"run": "nothing"}) as response:
+        assert response.status == 404
+
+
+@pytest.mark.parametrize("token", [0, 5])
+def test_tokens_without_a_tokenizer_are_their_ids(token: int) -> None:
+    assert Pieces(None).of(token) == f"{token} "
