@@ -37,8 +37,8 @@ from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence
 from areal_sdk.algorithms.presets import grpo
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.group_wire import decode_groups, encode_groups
 from areal_sdk.fsdp.step.planning import Planner
-from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.models.tiny import CHAT_TEMPLATE, make_tiny_model

@@ -35,8 +35,8 @@ from tables import table, write_section
 from areal_sdk.algorithms import Algorithm, Evidence, PolicyTerms
 from areal_sdk.algorithms.advantages import Baselines
 from areal_sdk.algorithms.presets import grpo, running_baseline
-from areal_sdk.gateway.sessions.rewards import PostedReward
-from areal_sdk.rollout.verdicts import posted_outcome
+from areal_sdk.gateway.sessions.posted_rewards import PostedReward
+from areal_sdk.rollout.judging.verdicts import posted_outcome
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Outcome
 

@@ -25,8 +25,8 @@ from tables import table, write_section
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.linear import Linear, can_pack
+from areal_sdk.backends.local.forward.architecture import Architecture
+from areal_sdk.backends.local.forward.linear import Linear, can_pack
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model
 

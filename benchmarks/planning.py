@@ -18,8 +18,8 @@ from areal_sdk.algorithms.advantages.estimator import Evidence
 from areal_sdk.algorithms.presets import grpo
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.group_wire import decode_groups, encode_groups
 from areal_sdk.fsdp.step.planning import Planner
-from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 PROMPT, SAMPLED, ANSWERED = 1024, 200, 312

@@ -24,8 +24,8 @@ from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
 from areal_sdk.backends.local import LocalOptions
-from areal_sdk.backends.local.checkpoint import open_weights, weight_files
 from areal_sdk.backends.local.core import EngineCore
+from areal_sdk.backends.local.forward.checkpoint import open_weights, weight_files
 from areal_sdk.backends.local.sequence import Sequence as Running
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model

@@ -87,7 +87,7 @@ def evaluate(
     """
     import orjson
 
-    from areal_sdk.cli.report import print_reports
+    from areal_sdk.cli.records.report import print_reports
     from areal_sdk.cli.train import overrides
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config

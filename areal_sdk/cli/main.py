@@ -48,6 +48,8 @@ COMMANDS = {
 """Our own commands, in the order of the help."""
 
 _MODULES = {
+    "inspect": "records.inspect",
+    "runs": "records.runs",
     "sft": "finetune.commands",
     "dpo": "finetune.commands",
     "reward-model": "finetune.commands",

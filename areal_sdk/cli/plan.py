@@ -245,7 +245,7 @@ def _lines(
     calibration: "Calibration | None",
     price: float | None,
 ) -> Iterator[str]:
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.records.report import table
 
     if calibration is not None:
         yield (

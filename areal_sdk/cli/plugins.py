@@ -139,7 +139,7 @@ def _print_verdicts(verdicts: "Sequence[Verdict]") -> None:
 
 
 def _print_table(reports: "list[PluginReport]") -> None:
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.records.report import table
 
     rows = [("distribution", "version", "plugin", "status", "brings")]
     for report in reports:

@@ -67,7 +67,7 @@ def train(
     """
     import orjson
 
-    from areal_sdk.cli.report import print_settings, print_summary
+    from areal_sdk.cli.records.report import print_settings, print_summary
     from areal_sdk.config import load_config
     from areal_sdk.loop import check, check_resume, resume_training, train_config
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import (
+from areal_sdk.finetune.recorded_episodes import (
     CUT_OFF,
     Thread,
     is_text,

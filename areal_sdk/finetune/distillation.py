@@ -14,7 +14,7 @@ from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.evaluation.standalone import RemoteEndpoint
 from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.players import open_rewards
+from areal_sdk.loop.services.players import open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner

@@ -8,7 +8,7 @@ from typing import TypeVar
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.contrasts import contrasts, read_pair
-from areal_sdk.finetune.recorded import (
+from areal_sdk.finetune.recorded_episodes import (
     CUT_OFF,
     EpisodeChoice,
     best_episodes,

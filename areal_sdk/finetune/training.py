@@ -29,8 +29,8 @@ from areal_sdk.finetune.preferences import DPO
 from areal_sdk.finetune.rendering import Dataset
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.evaluation.best import BestWeights
+from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
-from areal_sdk.loop.evaluation.recorded import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.models import (
     FoundModel,
@@ -43,7 +43,7 @@ from areal_sdk.loop.plan.parts import check_engine_serves, find_preset, make_tra
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import fail_with_ranks, open_launcher, open_services
+from areal_sdk.loop.services.opening import fail_with_ranks, open_launcher, open_services
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
 from areal_sdk.loop.training import held_out_tasks

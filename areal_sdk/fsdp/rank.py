@@ -18,10 +18,10 @@ from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.fsdp.checkpoint import Saver, export_model, load_checkpoint, roll_back
 from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
+from areal_sdk.fsdp.group_wire import decode_demonstrations, decode_groups, encode_tokens
 from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups, encode_tokens
 from areal_sdk.process import Buffer, Channel, ChannelClosedError, Request
 
 JSON = Any

@@ -22,8 +22,8 @@ from areal_sdk.errors import (
     require_package,
 )
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
+from areal_sdk.fsdp.group_wire import decode_tokens, encode_demonstrations, encode_groups
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.wire import decode_tokens, encode_demonstrations, encode_groups
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.launcher import Launcher, first_exit
 from areal_sdk.models.families import adapted_layers, check_heads, check_trained

@@ -14,7 +14,7 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.access import Access, key_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
 from areal_sdk.gateway.sessions.external import Ending, ExternalSession, ExternalSessions
-from areal_sdk.gateway.sessions.rewards import LARGEST_REWARD, PostedReward
+from areal_sdk.gateway.sessions.posted_rewards import LARGEST_REWARD, PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require

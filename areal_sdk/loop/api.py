@@ -19,7 +19,6 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, run_evaluation
-from areal_sdk.loop.gateway import check_listens
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
@@ -32,7 +31,8 @@ from areal_sdk.loop.runs import (
     run_to_its_end,
     write_config,
 )
-from areal_sdk.loop.services import open_launcher
+from areal_sdk.loop.services.gateway import check_listens
+from areal_sdk.loop.services.opening import open_launcher
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
 from areal_sdk.loop.state import (

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError
-from areal_sdk.loop.evaluation.recorded import BEFORE, recorded_before
+from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before
 from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
 from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError, cause_of
-from areal_sdk.loop.elastic import RanksChange, is_elastic
 from areal_sdk.loop.mirrored import Mirroring, bring_up_to_date, mirrored_at_end
 from areal_sdk.loop.plan.models import find_base
 from areal_sdk.loop.plan.parts import engine_tables
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.services.elastic import RanksChange, is_elastic
 from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.state import (
     Change,

@@ -23,10 +23,15 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import SPLIT
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.gateway.winding_down import STOP_GRACE_S
-from areal_sdk.loop.gateway import callers_sampling, live_limits, make_gateway, read_users
-from areal_sdk.loop.gateway_process import open_gateways
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
+from areal_sdk.loop.services.gateway import (
+    callers_sampling,
+    live_limits,
+    make_gateway,
+    read_users,
+)
+from areal_sdk.loop.services.gateway_process import open_gateways
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.callers import CallerSession, to_episode

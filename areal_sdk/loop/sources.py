@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from areal_sdk.flow import FlowRules
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services
+from areal_sdk.loop.services.opening import Services
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState
 from areal_sdk.loop.steps import stalled_s, update_timeout_s

@@ -28,7 +28,12 @@ from areal_sdk.loop.learner import CURE, Learner
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
+from areal_sdk.loop.services.opening import (
+    Services,
+    hand_to_engine,
+    hand_to_trainer,
+    update_and_resume,
+)
 from areal_sdk.loop.state import RunState
 from areal_sdk.models.rounding import LITTLE
 from areal_sdk.process.family import num_cores

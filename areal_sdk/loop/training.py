@@ -17,9 +17,8 @@ from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.loop.evaluation.best import BestWeights
+from areal_sdk.loop.evaluation.earlier import recorded_before
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
-from areal_sdk.loop.evaluation.recorded import recorded_before
-from areal_sdk.loop.gateway import check_listens, read_users
 from areal_sdk.loop.guard import CollapseGuard
 from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
@@ -50,7 +49,8 @@ from areal_sdk.loop.plan.tasks import (
     mixture_has_held_out,
 )
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services, open_services
+from areal_sdk.loop.services.gateway import check_listens, read_users
+from areal_sdk.loop.services.opening import Services, open_services
 from areal_sdk.loop.sources import follow_callers, play_tasks
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import TrainingLoop, warm_up

@@ -21,10 +21,10 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.gateways.sessions import GatewaySession
 from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool
+from areal_sdk.rollout.judging.verdicts import posted_outcome
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
 from areal_sdk.rollout.tasks import IssuedTask, TaskBook, TaskKey
-from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 

@@ -8,7 +8,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import validate_options
 from areal_sdk.process.user_code import reference_to
 from areal_sdk.reward import RewardFn
-from areal_sdk.rollout.verdicts import read_verdict
+from areal_sdk.rollout.judging.verdicts import read_verdict
 from areal_sdk.testing.conformance import ConformanceError, in_time, require
 from areal_sdk.testing.messages import assistant, make_episode
 from areal_sdk.types import Episode, Outcome

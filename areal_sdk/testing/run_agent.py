@@ -17,8 +17,8 @@ from areal_sdk.models import resolve_model
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.judging.verdicts import read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.testing.scripted_engine import Script, ScriptedEngine
 from areal_sdk.types import Episode, OutcomeKind, Task
 

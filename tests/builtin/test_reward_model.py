@@ -14,7 +14,7 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.options import validate_options
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.testing import make_episode
 from areal_sdk.trainer import Demonstration
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.cli.episode import printable
-from areal_sdk.cli.inspect import inspect
+from areal_sdk.cli.records.episode import printable
+from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import RunStatus

@@ -9,7 +9,7 @@ import pytest
 
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, threads
+from areal_sdk.finetune.recorded_episodes import EpisodeChoice, best_episodes, threads
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from areal_sdk.builtin import ALGORITHMS
+from areal_sdk.fsdp.group_wire import decode_groups, encode_groups
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.trajectory import mask_older
 from areal_sdk.trajectory import PER_TOKEN, Branch, Trajectory, TrajectoryGroup
 from tests.fsdp.episodes import SAID, TURNS, branching_groups

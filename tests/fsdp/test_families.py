@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from areal_sdk.algorithms.batch import make_batch
 from areal_sdk.algorithms.examples import make_demonstration
 from areal_sdk.algorithms.packing import build_trees
-from areal_sdk.backends.local.architecture import SUPPORTED
+from areal_sdk.backends.local.forward.architecture import SUPPORTED
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.checkpoint import export_model
 from areal_sdk.fsdp.policy import load_policy

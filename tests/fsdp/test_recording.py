@@ -12,10 +12,10 @@ import torch
 
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.config import RunSection
+from areal_sdk.fsdp.group_wire import decode_tokens, encode_tokens
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
-from areal_sdk.fsdp.wire import decode_tokens, encode_tokens
 from areal_sdk.rollout.trajectory import mask_older
 from areal_sdk.telemetry.token_log import StepTokens, TokenFlag
 from areal_sdk.trainer import PresetSpec

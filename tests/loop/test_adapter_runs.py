@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from areal_sdk.backends.local import LocalOptions
-from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
+from areal_sdk.backends.local.forward.checkpoint import open_weights
 from areal_sdk.config import TrainerSection
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError

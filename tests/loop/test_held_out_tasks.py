@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import areal_sdk
-from areal_sdk.cli.report import print_reports
+from areal_sdk.cli.records.report import print_reports
 from areal_sdk.config import parse_config
 from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import load_program

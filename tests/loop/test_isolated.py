@@ -18,7 +18,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process import environments
 from areal_sdk.process.memory import machine_mb
 from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory, playable
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.testing import make_episode, run_agent

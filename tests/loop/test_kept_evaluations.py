@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import areal_sdk
 from areal_sdk import ConfigError, EpisodeContext, Task
 from areal_sdk.cli.eval import evaluate
-from areal_sdk.cli.inspect import inspect
+from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.telemetry import RunDir
 
 ENDPOINT = "http://127.0.0.1:9/v1"

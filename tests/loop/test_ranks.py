@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import Config, parse_config
-from areal_sdk.loop.elastic import LOOK_S, TrainerRanks, choose_ranks
+from areal_sdk.loop.services.elastic import LOOK_S, TrainerRanks, choose_ranks
 from areal_sdk.process import Child, ProcessSpec
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from areal_sdk.config import parse_config
 from areal_sdk.loop.plan.parts import reward_specs
-from areal_sdk.loop.players import open_rewards
+from areal_sdk.loop.services.players import open_rewards
 from areal_sdk.plugins import load_plugins
 
 

@@ -14,7 +14,7 @@ from areal_sdk.launch.torchrun import TorchrunLauncher
 from areal_sdk.launcher import START_TIMEOUT_S
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.plan.parts import find_preset, make_trainer
-from areal_sdk.loop.services import open_launcher
+from areal_sdk.loop.services.opening import open_launcher
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir

@@ -4,7 +4,7 @@ import json
 
 from click.testing import CliRunner
 
-from areal_sdk.cli.inspect import inspect
+from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.telemetry import RunDir
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.cli.inspect import inspect
+from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.curves import Panel, Series, panels_of
 from areal_sdk.records.report import report_of

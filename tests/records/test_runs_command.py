@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.cli.runs import runs
+from areal_sdk.cli.records.runs import runs
 from areal_sdk.telemetry import MetricsLog, RunDir
 
 from .scripted import SETTINGS, write_run

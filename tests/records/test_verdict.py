@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.cli.inspect import inspect
-from areal_sdk.cli.report import print_summary
+from areal_sdk.cli.records.inspect import inspect
+from areal_sdk.cli.records.report import print_summary
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.records.course import course_of
 from areal_sdk.records.report import report_of

@@ -15,7 +15,7 @@ from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.telemetry import Ledger
 from areal_sdk.types import Episode
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401

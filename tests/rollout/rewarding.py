@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardSpec
 from areal_sdk.types import Episode, Outcome, Task
 from tests.rollout import sample_rewards
 from tests.rollout.simulation import turn

@@ -6,7 +6,7 @@ import pytest
 
 from areal_sdk.algorithms.advantages import Evidence, GroupRelative
 from areal_sdk.algorithms.advantages.returns import turn_returns
-from areal_sdk.fsdp.wire import decode_groups, encode_groups
+from areal_sdk.fsdp.group_wire import decode_groups, encode_groups
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import InfrastructureError, RewardError
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.types import Episode, Outcome, Task
 from tests.rollout import sample_rewards
 from tests.rollout.rewarding import episode

@@ -13,7 +13,7 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import Ending
 from areal_sdk.rollout.callers import CallerTasks
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.telemetry import DropReason
 from areal_sdk.testing import Fault, Reply
 from areal_sdk.types import Episode, WeightUpdate

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from areal_sdk.gateway.sessions.external import Ending
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.telemetry import DropReason
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
 from tests.rollout import sample_rewards

@@ -15,7 +15,7 @@ from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.gateway.sessions.session import SessionLimits
 from areal_sdk.rollout.agents.adapters import as_play
 from areal_sdk.rollout.evaluation import evaluate_tasks
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task

@@ -16,7 +16,7 @@ from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import RolloutBatch
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.testing import ScriptedEngine

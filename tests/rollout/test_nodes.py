@@ -19,11 +19,11 @@ from areal_sdk.process import Child, ChildReply, ProcessSpec
 from areal_sdk.process.frames import view_of
 from areal_sdk.process.pools.supervision import RestartPolicy
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode, Truncated, triage
+from areal_sdk.rollout.nodes.episode_wire import pack_episode, unpack_episode
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
 from areal_sdk.rollout.nodes.server import _failed as not_played
 from areal_sdk.rollout.nodes.triaged import pack_triaged, unpack_triaged
-from areal_sdk.rollout.nodes.wire import pack_episode, unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.episode_log import prepare
 from areal_sdk.telemetry.waits import current_waits

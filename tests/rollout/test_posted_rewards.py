@@ -13,7 +13,7 @@ import pytest
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.sessions.session import SessionLimits
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
 from tests.rollout.countdown import Countdown

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from areal_sdk.errors import ConfigError, InfrastructureError, RewardError
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
-from areal_sdk.rollout.verdicts import combine, read_verdict
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.verdicts import combine, read_verdict
 from areal_sdk.types import Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
 from tests.rollout.rewarding import episode, spec

@@ -13,7 +13,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.agents.command import CommandAgent
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.sandbox.run import _find_bubblewrap
 from areal_sdk.types import Episode, ErrorKind
 from tests.rollout.playing import play

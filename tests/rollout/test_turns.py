@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.fsdp.wire import decode_groups, encode_groups
+from areal_sdk.fsdp.group_wire import decode_groups, encode_groups
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
 from areal_sdk.telemetry.episode_rows import episode_row, read_episode_row, trajectory_rows

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import ConfigError, StorageError
-from areal_sdk.finetune.recorded import learnt_episodes
+from areal_sdk.finetune.recorded_episodes import learnt_episodes
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_log import (

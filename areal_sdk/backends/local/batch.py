@@ -2,8 +2,8 @@
 
 import torch
 
-from areal_sdk.backends.local.kv_cache import KVRows
-from areal_sdk.backends.local.model import DecodeRun, ForwardInput, PrefillSpan
+from areal_sdk.backends.local.forward.kv_cache import KVRows
+from areal_sdk.backends.local.forward.model import DecodeRun, ForwardInput, PrefillSpan
 from areal_sdk.backends.local.scheduler import Work
 
 CPU_PADDING = 192

@@ -10,11 +10,11 @@ import torch
 from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
-from areal_sdk.backends.local.architecture import Architecture, stop_tokens
-from areal_sdk.backends.local.checkpoint import Weights, open_weights
-from areal_sdk.backends.local.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
-from areal_sdk.backends.local.linear import can_pack
-from areal_sdk.backends.local.model import Model
+from areal_sdk.backends.local.forward.architecture import Architecture, stop_tokens
+from areal_sdk.backends.local.forward.checkpoint import Weights, open_weights
+from areal_sdk.backends.local.forward.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
+from areal_sdk.backends.local.forward.linear import can_pack
+from areal_sdk.backends.local.forward.model import Model
 from areal_sdk.backends.local.protocol import LocalOptions
 from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, SamplerRow, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work

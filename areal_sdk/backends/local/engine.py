@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.backends.local.forward.architecture import Architecture
 from areal_sdk.backends.local.protocol import LocalOptions
 from areal_sdk.backends.local.push import push
 from areal_sdk.backends.local.requests import Requester, engine_errors

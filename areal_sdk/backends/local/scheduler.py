@@ -11,7 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from areal_sdk.backends.local.kv_cache import KVRows, PrefixStore, SavedPrefix, common_prefix
+from areal_sdk.backends.local.forward.kv_cache import (
+    KVRows,
+    PrefixStore,
+    SavedPrefix,
+    common_prefix,
+)
 from areal_sdk.backends.local.sequence import Sequence
 
 WORTH_WAITING_FOR = 16

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from areal_sdk.backends.local.kv_cache import Tokens
+from areal_sdk.backends.local.forward.kv_cache import Tokens
 from areal_sdk.backends.local.sampling import SamplerRow
 from areal_sdk.types import FinishReason
 

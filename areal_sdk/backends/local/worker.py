@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.core import EngineCore, SampledToken
+from areal_sdk.backends.local.forward.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.protocol import LocalOptions, decode_generate, encode_chunk
 from areal_sdk.backends.local.push import Received
 from areal_sdk.backends.local.sequence import Finish, Sequence

@@ -9,7 +9,7 @@ from typing import Any
 
 from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.weights.verify import Canary, mean_error, tolerance_of
 from areal_sdk.engine import EngineInfo
 from areal_sdk.errors import ConfigError, EngineError

@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from areal_sdk.backends.remote.client import ServerFailedError
-from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 
 from areal_sdk.backends.remote.client import ServerClient
-from areal_sdk.backends.remote.pool import Pool, Server
+from areal_sdk.backends.remote.server_pool import Pool, Server
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)

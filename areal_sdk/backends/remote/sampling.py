@@ -17,7 +17,7 @@ from areal_sdk.backends.remote.client import (
     ServerFailedError,
 )
 from areal_sdk.backends.remote.failover import ResumableRequest, fitted
-from areal_sdk.backends.remote.pool import Pool, Server
+from areal_sdk.backends.remote.server_pool import Pool, Server
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason

@@ -18,8 +18,8 @@ from typing import Any
 from areal_sdk.backends.remote.client import Deadlines
 from areal_sdk.backends.remote.http import HttpClient, open_session
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.sampling import PoolSampler
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.remote.supervisor import report_bug
 from areal_sdk.backends.remote.weights.distributor import label_of, version_of
 from areal_sdk.backends.remote.weights.swap import interrupt

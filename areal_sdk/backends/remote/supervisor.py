@@ -11,7 +11,7 @@ from pathlib import Path
 
 from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.lending import reclaim
-from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.errors import ChildDiedError, EngineError
 from areal_sdk.process.pools.supervision import RestartPolicy, Restarts

@@ -43,7 +43,7 @@ def distill(
     \b
     areal-sdk distill my_agent.py --teacher https://api.example.com/v1 --teacher-model some-model
     """
-    from areal_sdk.cli.report import print_reports
+    from areal_sdk.cli.records.report import print_reports
     from areal_sdk.cli.train import overrides
     from areal_sdk.finetune import Teacher, ask_teacher, finetune
 

@@ -133,7 +133,7 @@ def begin_or_resume(
 
 def show_plan(config: "Config") -> None:
     """`--dry-run`: the settings as the run would have them."""
-    from areal_sdk.cli.report import print_settings
+    from areal_sdk.cli.records.report import print_settings
     from areal_sdk.finetune import check
 
     print_settings(check(config))
@@ -147,7 +147,7 @@ def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:
     """The summary, with the held-out loss before and after; exits with 1 where it was interrupted."""
     import orjson
 
-    from areal_sdk.cli.report import print_summary, table
+    from areal_sdk.cli.records.report import print_summary, table
 
     if as_json:
         click.echo(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2).decode())

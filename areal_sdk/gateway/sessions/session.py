@@ -28,8 +28,8 @@ from areal_sdk.gateway.errors import (
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.history import History, side_calls
 from areal_sdk.gateway.sessions.incremental_json import IncrementalBody
+from areal_sdk.gateway.sessions.posted_rewards import PostedReward, check_reward, turn_of_choice
 from areal_sdk.gateway.sessions.replies import AbandonedReplies, AbandonedReply, KeptReplies
-from areal_sdk.gateway.sessions.rewards import PostedReward, check_reward, turn_of_choice
 from areal_sdk.types import Exclusion, Message, Tool, Turn
 
 _ID_ALPHABET = string.ascii_letters + string.digits

@@ -17,7 +17,7 @@ from areal_sdk.loop.plan.models import find_served_model, whose_weights
 from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.tasks import load_held_out
-from areal_sdk.loop.services import open_services
+from areal_sdk.loop.services.opening import open_services
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import areal_sdk
-from areal_sdk.loop.evaluation.recorded import BEFORE
+from areal_sdk.loop.evaluation.earlier import BEFORE
 from areal_sdk.loop.export.choice import Choice
 from areal_sdk.models import HUB_IDS, is_hub_id
 from areal_sdk.models.families import is_reward_model

@@ -15,7 +15,7 @@ from areal_sdk.loop.plan.models import check_served
 from areal_sdk.loop.plan.parts import load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
-from areal_sdk.loop.services import open_services
+from areal_sdk.loop.services.opening import open_services
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.loop.training import held_out_tasks
 from areal_sdk.plugins import Plugins

@@ -13,7 +13,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.environments import environment_for, requirement_of
 from areal_sdk.process.user_code import REGISTERED
 from areal_sdk.rollout.agents.spec import AgentSpec
-from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardSpec
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from areal_sdk.launcher import Launcher
 from areal_sdk.loop.plan.isolated import ISOLATED, isolated_reward
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins, load_plugins, validate_options
-from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardSpec
 from areal_sdk.trainer import IdleGroups, Learning, PresetSpec, Trainer, TrainerSetup
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from functools import lru_cache
 from itertools import count
 
-from areal_sdk.backends.remote.pool import MAX_IMBALANCE
+from areal_sdk.backends.remote.server_pool import MAX_IMBALANCE
 from areal_sdk.planner.simulation.play import Player
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed
 

@@ -13,8 +13,8 @@ from areal_sdk.rollout.agents.advice import with_advice
 from areal_sdk.rollout.agents.command import silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
+from areal_sdk.rollout.judging.verdicts import read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest, seed_of_agent, stable_seed
-from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 CONNECT_S = 5.0

@@ -14,7 +14,7 @@ from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.errors import CONTEXT_OVERFLOW
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.sessions.rewards import PostedReward
+from areal_sdk.gateway.sessions.posted_rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, agent_title, as_play, guard
@@ -24,20 +24,20 @@ from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.pool import AgentPool
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool
+from areal_sdk.rollout.judging.verdicts import (
+    by_completion,
+    posted_for,
+    posted_outcome,
+    read_verdict,
+    with_posted,
+)
 from areal_sdk.rollout.tasks import EpisodeRequest, seed_of_agent, stable_seed
 from areal_sdk.rollout.trajectory import (
     as_recorded,
     check_parents,
     oldest_trainable,
     recorded_indices,
-)
-from areal_sdk.rollout.verdicts import (
-    by_completion,
-    posted_for,
-    posted_outcome,
-    read_verdict,
-    with_posted,
 )
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 

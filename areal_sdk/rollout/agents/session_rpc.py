@@ -29,7 +29,7 @@ from areal_sdk.gateway.errors import ApiError, session_closed
 from areal_sdk.process import ChannelClosedError, Request
 from areal_sdk.reward import as_outcome, as_turn_rewards
 from areal_sdk.rollout.agents.adapters import PlayResult
-from areal_sdk.rollout.verdicts import portable
+from areal_sdk.rollout.judging.verdicts import portable
 from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn, unpack_turns
 
 _ERRORS: Mapping[str, type[EpisodeError]] = {

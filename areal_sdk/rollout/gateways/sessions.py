@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal_sdk.rollout.nodes.wire import unpack_episode
+from areal_sdk.rollout.nodes.episode_wire import unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 

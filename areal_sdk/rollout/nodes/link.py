@@ -12,8 +12,8 @@ from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, 
 from areal_sdk.process import Child, ChildReply
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.rollout.groups import TriagedEpisode
+from areal_sdk.rollout.nodes.episode_wire import Stage, pack_request, unpack_episode
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
-from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import note_waits
 from areal_sdk.types import Episode

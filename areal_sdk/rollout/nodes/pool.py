@@ -24,8 +24,8 @@ from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.broadcast import Broadcast
 from areal_sdk.process.pools.supervision import RestartPolicy, Restarts, Slots, started_again
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
+from areal_sdk.rollout.nodes.episode_wire import Stage
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
-from areal_sdk.rollout.nodes.wire import Stage
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import waiting
 from areal_sdk.types import Episode, ErrorKind, Outcome

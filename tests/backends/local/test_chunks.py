@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
+from areal_sdk.backends.local.forward.checkpoint import open_weights
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
 from tests.backends.local.cores import make_core, prompt

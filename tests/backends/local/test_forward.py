@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local import LocalOptions
-from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
-from areal_sdk.backends.local.kv_cache import KVRows
-from areal_sdk.backends.local.linear import Linear, can_pack
-from areal_sdk.backends.local.model import (
+from areal_sdk.backends.local.forward.architecture import Architecture
+from areal_sdk.backends.local.forward.checkpoint import open_weights
+from areal_sdk.backends.local.forward.kv_cache import KVRows
+from areal_sdk.backends.local.forward.linear import Linear, can_pack
+from areal_sdk.backends.local.forward.model import (
     DecodeRun,
     ForwardInput,
     Model,
@@ -31,7 +31,9 @@ PROMPT = tuple(range(5, 90))
 def test_logits_of_every_family_match_transformers(
     family: str, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.backends.local.linear._SMALL_FP32", 0)  # pack tiny ones too
+    monkeypatch.setattr(
+        "areal_sdk.backends.local.forward.linear._SMALL_FP32", 0
+    )  # pack tiny ones too
     cpu = torch.device("cpu")
     if packed and not can_pack(cpu, torch.float32):
         pytest.skip("this CPU's torch does not pack weights")

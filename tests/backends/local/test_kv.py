@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.backends.local.kv_cache import (
+from areal_sdk.backends.local.forward.kv_cache import (
     KVRows,
     PrefixStore,
     SavedPrefix,

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.backends.local.kv_cache import KVRows, PrefixStore
+from areal_sdk.backends.local.forward.kv_cache import KVRows, PrefixStore
 from areal_sdk.backends.local.sampling import SamplerRow
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Sequence, StopRule

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
+from areal_sdk.backends.local.forward.checkpoint import open_weights
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.backends.remote.placement import PlacedServer
-from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.sharing import RemoteEngineClient
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError, ProcessError

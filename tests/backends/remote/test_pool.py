@@ -6,7 +6,7 @@ import time
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.pool import MAX_IMBALANCE, Pool, Server, State
+from areal_sdk.backends.remote.server_pool import MAX_IMBALANCE, Pool, Server, State
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.errors import EngineError
 

@@ -16,7 +16,7 @@ from areal_sdk.backends.remote.client import Deadlines, wait_until_ready
 from areal_sdk.backends.remote.connect import read_model_info
 from areal_sdk.backends.remote.http import open_session
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.remote.sharing import Entrance, RemoteEngineClient
 from areal_sdk.backends.remote.weights.distributor import label_of
 from areal_sdk.engine import GenerateRequest, GenerateResult

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.remote.pool import State
+from areal_sdk.backends.remote.server_pool import State
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.models import make_tiny_model

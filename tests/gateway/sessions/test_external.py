@@ -17,8 +17,8 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import winding_down
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
-from areal_sdk.loop.gateway import live_limits
-from areal_sdk.rollout.verdicts import posted_outcome
+from areal_sdk.loop.services.gateway import live_limits
+from areal_sdk.rollout.judging.verdicts import posted_outcome
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.toolbox.gateway_requests import ALICE, HI, Watcher, call, control

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 
 from areal_sdk.backends.remote.client import InterruptMode
-from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.remote.weights.sender import WeightSender
 from areal_sdk.backends.remote.weights.swap import SwapTimes, discard_requests, relabel, swap
 from areal_sdk.backends.remote.weights.transport import DiskTransport, Transport

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from areal_sdk.backends.remote.client import InterruptMode, ServerFailedError
-from areal_sdk.backends.remote.pool import Server, State
+from areal_sdk.backends.remote.server_pool import Server, State
 from areal_sdk.backends.remote.weights.transport import Transport
 from areal_sdk.backends.remote.weights.verify import Verifier
 from areal_sdk.errors import EngineError

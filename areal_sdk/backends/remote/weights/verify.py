@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from areal_sdk.backends.remote.client import ServerFailedError
-from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.weights.sender import SenderCalls, WeightSender
 from areal_sdk.errors import StaleWeightsError
 from areal_sdk.types import WeightUpdate

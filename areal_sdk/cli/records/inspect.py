@@ -109,7 +109,7 @@ def inspect(
 
 
 def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.records.report import table
 
     episodes = chosen.of(run_dir)
     if not episodes:
@@ -145,7 +145,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
             }
         )
         return
-    from areal_sdk.cli.report import best_weights, notice_lines, table
+    from areal_sdk.cli.records.report import best_weights, notice_lines, table
     from areal_sdk.telemetry.terminal import counted, curve
     from areal_sdk.telemetry.tool_use import cold_start
 
@@ -273,7 +273,7 @@ def _show_episode(run_dir: "RunDir", episode_id: str, *, raw: bool, as_json: boo
     if as_json:
         print_json(record)
         return
-    from areal_sdk.cli.episode import as_ids, episode_lines, find_decoder, raw_lines
+    from areal_sdk.cli.records.episode import as_ids, episode_lines, find_decoder, raw_lines
 
     model = str(run_dir.read_config().get("model", ""))
     decode = find_decoder(run_dir.model, run_dir.checkpoints / "best", model)
@@ -293,7 +293,7 @@ def _only_records(config: dict[str, Any]) -> bool:
 
 
 def _episode_rows(episodes: "Sequence[EpisodeSummary]", *, kept: str) -> list[tuple[str, ...]]:
-    from areal_sdk.cli.episode import printable
+    from areal_sdk.cli.records.episode import printable
 
     rows: list[tuple[str, ...]] = [
         (

@@ -19,9 +19,9 @@ from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.server import check_host, reserve_port, url_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
-from areal_sdk.loop.gateway import callers_sampling, make_gateway, read_users
-from areal_sdk.loop.node import engine_client
 from areal_sdk.loop.plan.models import load_renderer
+from areal_sdk.loop.services.gateway import callers_sampling, make_gateway, read_users
+from areal_sdk.loop.services.node import engine_client
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
 from areal_sdk.process.frames import Buffer
@@ -29,10 +29,10 @@ from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
 from areal_sdk.rollout.gateways.server import GatewayServer, SharedEngine
-from areal_sdk.rollout.nodes.wire import pack_episode
+from areal_sdk.rollout.nodes.episode_wire import pack_episode
 from areal_sdk.telemetry.episode_log import prepare
 
-ENTRY = "areal_sdk.loop.gateway_process:main"
+ENTRY = "areal_sdk.loop.services.gateway_process:main"
 
 
 @asynccontextmanager

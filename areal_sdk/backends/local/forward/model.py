@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from areal_sdk.backends.local.architecture import Architecture, Rope
-from areal_sdk.backends.local.feed_forward import Experts, FeedForward
-from areal_sdk.backends.local.kv_cache import KVRows
-from areal_sdk.backends.local.linear import Linear
+from areal_sdk.backends.local.forward.architecture import Architecture, Rope
+from areal_sdk.backends.local.forward.feed_forward import Experts, FeedForward
+from areal_sdk.backends.local.forward.kv_cache import KVRows
+from areal_sdk.backends.local.forward.linear import Linear
 
 FEW_ROWS = 8
 """Number of rows up to which one fused attention call beats two batched matrix products; in fp32 it

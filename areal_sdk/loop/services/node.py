@@ -14,7 +14,7 @@ from areal_sdk.config import Config
 from areal_sdk.engine import EngineClient, EngineEntrance, EngineInfo
 from areal_sdk.loop.plan.models import load_renderer
 from areal_sdk.loop.plan.program import Program, command_program
-from areal_sdk.loop.players import open_players
+from areal_sdk.loop.services.players import open_players
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
 from areal_sdk.process.garbage import short_collections
@@ -22,10 +22,10 @@ from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.judging.reward_pool import RewardSpec
 from areal_sdk.rollout.nodes.server import NodeServer
-from areal_sdk.rollout.rewards import RewardSpec
 
-ENTRY = "areal_sdk.loop.node:main"
+ENTRY = "areal_sdk.loop.services.node:main"
 HOST = "127.0.0.1"
 """Agents of a node are on the machine of the node, and so is its gateway."""
 

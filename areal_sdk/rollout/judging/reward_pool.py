@@ -31,8 +31,8 @@ from areal_sdk.process.services import Client
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.user_code import reference_to
 from areal_sdk.reward import RewardFn
-from areal_sdk.rollout.reward_worker import SHARED_WORKER, WORKER, Rewards
-from areal_sdk.rollout.verdicts import combine
+from areal_sdk.rollout.judging.reward_worker import SHARED_WORKER, WORKER, Rewards
+from areal_sdk.rollout.judging.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
 BLOCKED_S = 2.0

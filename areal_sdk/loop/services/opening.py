@@ -19,20 +19,20 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launcher import Launcher, LauncherSetup
-from areal_sdk.loop.elastic import (
+from areal_sdk.loop.plan.models import FoundModel
+from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
+from areal_sdk.loop.plan.program import Program
+from areal_sdk.loop.services.elastic import (
     TrainerRanks,
     check_finds_room,
     choose_ranks,
     is_elastic,
     with_ranks,
 )
-from areal_sdk.loop.gateway import rollout_sampling
-from areal_sdk.loop.gateway_process import open_gateways
-from areal_sdk.loop.node import node_specs
-from areal_sdk.loop.plan.models import FoundModel
-from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
-from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.players import Players, open_players, open_rewards
+from areal_sdk.loop.services.gateway import rollout_sampling
+from areal_sdk.loop.services.gateway_process import open_gateways
+from areal_sdk.loop.services.node import node_specs
+from areal_sdk.loop.services.players import Players, open_players, open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
@@ -40,8 +40,8 @@ from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.dispatcher import WatchesEpisodes
 from areal_sdk.rollout.gateways.pool import GatewayPool
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.rollout.nodes.pool import NodePool
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer

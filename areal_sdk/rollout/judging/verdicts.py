@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from areal_sdk.gateway.sessions.rewards import PostedReward
+from areal_sdk.gateway.sessions.posted_rewards import PostedReward
 from areal_sdk.process import clean_text
 from areal_sdk.reward import as_outcome
 from areal_sdk.types import Episode, Outcome, OutcomeKind

@@ -19,11 +19,11 @@ from areal_sdk.process.frames import view_of
 from areal_sdk.process.pools.workers import Spared
 from areal_sdk.process.services import Answer, Answering, Bulk, answer_until_closed
 from areal_sdk.process.user_code import REGISTERED, load_user_object
-from areal_sdk.rollout.verdicts import portable, read_verdict
+from areal_sdk.rollout.judging.verdicts import portable, read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
-WORKER = "areal_sdk.rollout.reward_worker:main"
-SHARED_WORKER = "areal_sdk.rollout.reward_worker:share"
+WORKER = "areal_sdk.rollout.judging.reward_worker:main"
+SHARED_WORKER = "areal_sdk.rollout.judging.reward_worker:share"
 
 LoadedReward = Callable[..., Any]
 

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.model import Model
+from areal_sdk.backends.local.forward.architecture import Architecture
+from areal_sdk.backends.local.forward.model import Model
 from areal_sdk.errors import EngineError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -37,8 +37,8 @@ def runs(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _list(root: Path, *, as_json: bool) -> None:
-    from areal_sdk.cli.inspect import print_json
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.records.inspect import print_json
+    from areal_sdk.cli.records.report import table
     from areal_sdk.errors import ConfigError
     from areal_sdk.records.overview import list_runs, overview_of
     from areal_sdk.telemetry.run_dir import refuse_address
@@ -94,8 +94,8 @@ def _held_out(run: "RunOverview") -> str:
 
 
 def _compare(paths: Sequence[Path], *, as_json: bool) -> None:
-    from areal_sdk.cli.inspect import print_json
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.records.inspect import print_json
+    from areal_sdk.cli.records.report import table
     from areal_sdk.records.comparison import differing_settings, figures_of
 
     found = [_open(path) for path in paths]
@@ -168,7 +168,7 @@ def _wrapped(line: str) -> str:
 
 
 def _one_line(text: str, most: int = 60) -> str:
-    from areal_sdk.cli.episode import printable
+    from areal_sdk.cli.records.episode import printable
 
     text = " ".join(printable(text).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from areal_sdk.backends.local.linear import Linear
+from areal_sdk.backends.local.forward.linear import Linear
 from areal_sdk.models.experts import Mixture
 
 MakeLinear = Callable[..., Linear]

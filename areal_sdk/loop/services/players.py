@@ -13,11 +13,11 @@ from areal_sdk.config import Config, RolloutSection
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.loop.gateway import make_gateway, rollout_sampling
+from areal_sdk.loop.services.gateway import make_gateway, rollout_sampling
 from areal_sdk.models.families import max_context_of
 from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Parts of a run that are started and closed: engine, trainer, gateway, agents, nodes."""
