@@ -2,9 +2,9 @@
 
     has_room -> admit -> accept or reject each sibling -> resolve -> finished -> shed -> cut
 
-These are rules without clock, event loop or I/O. The buffer of a run follows them with the episodes that
-are played, and `areal-sdk plan` with simulated ones, so a plan cannot differ from a run. A flow holds the
-slots that the gate counts, and says what is dropped and why. Who drives the flow does the books.
+These are rules without clock, event loop or I/O. The buffer of a run follows them with the episodes that are played,
+and `areal-sdk plan` with simulated ones, so a plan cannot differ from a run. A flow holds the slots that the gate
+counts, and says which groups and members are dropped, and why. Its caller keeps the ledger.
 """
 
 from areal_sdk.flow.group_flow import GroupFlow

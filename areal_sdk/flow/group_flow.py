@@ -16,7 +16,7 @@ from areal_sdk.flow.rules import FlowRules
 from areal_sdk.telemetry.ledger import DropReason
 
 MAX_REFILLS = 3
-"""Batches' worth of idle groups that dynamic sampling drops before a step trains what it has."""
+"""Number of batches of idle groups that dynamic sampling drops before a step trains the groups that there are."""
 
 
 class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
@@ -41,18 +41,18 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self.is_exhausted = False
         """No more groups will be admitted."""
         self.valid_from = 0
-        """Samples of versions before this one were taken back."""
+        """Version before which samples were taken back."""
         self.enough_at: float | None = None
         """The time since which the step could begin; None while groups are missing."""
         self._is_idle = is_idle
         self._spent = version * rules.gate.batch
         """Slots of the groups cut so far."""
         self._step = version
-        """The version that the step which takes the next batch starts from."""
+        """The version from which the step of the next batch starts."""
         self._num_refilled = 0
         """Idle groups that were dropped for the next batch."""
         self._must_shed = False
-        """Some finished group may be too old or idle."""
+        """Whether some finished group may be too old, or idle."""
 
     # --- who starts --------------------------------------------------------------------------
 
@@ -75,10 +75,9 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self.num_running += group.size
 
     def set_version(self, version: int) -> list[Stop[OpenT]]:
-        """The engines serve `version`. Returns the running siblings to stop, which frees their slots.
-
-        The batches before `version` count as used up, however few episodes they had: a short batch must
-        not widen the gate for ever.
+        """Note that the engines serve `version`. Returns the running siblings to stop, which frees their slots. The
+        batches before `version` count as used up, however few episodes they had, because a short batch must not widen
+        the gate for ever.
         """
         self.version = version
         self._spent = max(self._spent, version * self.rules.gate.batch)
@@ -99,7 +98,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self._end_one(group)
 
     def reject(self, group: OpenT) -> None:
-        """A sibling ended and will not be trained. The group keeps its slots."""
+        """Note a sibling that ended and will not be trained. The group keeps its slots."""
         self._end_one(group)
 
     def _end_one(self, group: OpenT) -> None:
@@ -107,7 +106,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self.num_running -= 1
 
     def resolve(self, group: OpenT) -> DropReason | None:
-        """All siblings have ended. Keeps the group, or returns the reason why it is dropped."""
+        """Keep a group whose siblings have all ended, or return the reason why it is dropped."""
         del self.open[group]
         self.num_running -= group.size - group.num_ended
         reason = group.give_up
@@ -129,14 +128,14 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     # --- what a step takes -----------------------------------------------------------------------
 
     def begin_cut(self, version: int) -> None:
-        """The trainer wants the batch of the step that starts from `version`."""
+        """Begin the batch of the step that starts from `version`, for which the trainer waits."""
         self._step = version
         self._num_refilled = 0
         self._must_shed = True
         self.enough_at = None
 
     def shed(self) -> list[Drop[MemberT, WaitingT]]:
-        """Drop what the step may not train: members that are too old, and groups that teach nothing."""
+        """Drop members that are too old for the step, and groups that teach nothing."""
         if not self._must_shed:
             return []
         self._must_shed = False
@@ -152,10 +151,9 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return len(self.finished) >= self.rules.groups_per_batch
 
     def cut_time(self, now: float) -> float | None:
-        """The time to cut the batch if nothing ends before; None while groups are missing.
-
-        This is `now`, unless a running group could be trained by this step and by no later one: then
-        the step waits for the group, up to `wait_s`.
+        """The time to cut the batch if no episode ends before; None while groups are missing. This is `now`, unless a
+        running group could be trained by this step and by no later one. Then the step waits for the group, up to
+        `wait_s`.
         """
         if not self.is_enough():
             self.enough_at = None
@@ -165,7 +163,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return max(now, self.enough_at + self.rules.rollout.wait_s) if self._should_hold() else now
 
     def cut(self) -> list[WaitingT]:
-        """The groups of the step, oldest first by what they were sampled from, in order of admission."""
+        """The groups of the step: those with the oldest tokens are chosen, and returned in order of admission."""
         ordered = sorted(self.finished, key=_by_age)
         taken = ordered[: self.rules.groups_per_batch]
         self.finished = ordered[self.rules.groups_per_batch :]
@@ -264,7 +262,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
 
 
 def _has_trained(members: Sequence[Member]) -> bool:
-    """Whether any of them has a token to train; masked ones only count in the baseline."""
+    """Whether any member has a token to train. Masked members only count in the baseline."""
     return any(member.oldest_version is not None for member in members)
 
 

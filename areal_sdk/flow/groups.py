@@ -1,6 +1,5 @@
-"""The parts of an episode and of a group that the rules look at, and what the rules answer.
-
-A run has groups of real episodes, a plan has groups of simulated ones.
+"""The parts of episodes and groups that the rules read, and the answers of the rules. A run has groups of real
+episodes, a plan has groups of simulated ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +40,7 @@ class OpenGroup(Protocol):
         ...
 
     def running(self) -> Iterable[tuple[int, int | None]]:
-        """The siblings that run and were not stopped: number, and version of the oldest token."""
+        """The siblings that run and were not stopped, each as its number and the version of its oldest token."""
         ...
 
     def finished(self) -> Any:
@@ -78,7 +77,7 @@ class Drop(Generic[MemberT, WaitingT]):
     reason: DropReason
     members: Sequence[MemberT]
     given_up: WaitingT | None = None
-    """The group, if nothing is left of it: its slots are free."""
+    """The group, if no member is left. Its slots are then free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,8 @@ class StalenessGate:
         return max(0, min(by_staleness, by_capacity))
 
     def is_stale(self, token_version: int | None, *, version: int) -> bool:
-        """Whether the step that starts from `version` may not train that token.
-
-        None stands for "no trained token": that never goes stale.
+        """Whether the token is too old for the step that starts from `version`. None stands for "no trained token",
+        which is never too old.
         """
         return token_version is not None and version - token_version > self.max_staleness
 
@@ -61,7 +60,8 @@ class FlowRules:
 
     rollout: RolloutSection
     in_order: bool = False
-    """Deterministic: taking and dropping do not depend on which episode ended first."""
+    """Whether the run is deterministic: taking and dropping groups then do not depend on which episode ended
+    first."""
     gate: StalenessGate = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`train` and `evaluate` where an event loop runs already, as in a notebook or a server.
+"""`train` and `evaluate` for code in which an event loop runs already, such as a notebook or a server.
 
     summary = await areal_sdk.aio.train(MyAgent, model="smollm2", tasks=tasks)
 

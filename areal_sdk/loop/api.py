@@ -59,12 +59,11 @@ def train(
     quiet: bool = False,
     **settings: Any,
 ) -> RunSummary:
-    """Train `agent` (a class, an instance, a function, or what `areal-sdk train` takes).
-
-    `settings` are those of the TOML file, as sections: `rollout={"batch": 64}`; the model is
-    `smollm2` unless another is given. `env`, a class or a name, and `command` take the place of the
-    agent; `rewards` may be functions. Tasks are `Task`s, dicts, or a name. `resume` is the directory of a run to go on with, with the
-    same agent and tasks; settings may then raise its limits.
+    """Train `agent`: a class, an instance, a function, or a name as for `areal-sdk train`. `settings` are those of
+    the TOML file, as sections: `rollout={"batch": 64}`. The model is `smollm2` unless another is given. `env` (a
+    class or a name) or `command` takes the place of the agent. `rewards` may be functions. Tasks are `Task`s, dicts,
+    or a name. `resume` is the directory of a run to continue with the same agent and tasks; settings may then raise
+    its limits.
     """
     refuse_inside_a_loop()  # before anything is loaded or written
     return run_to_its_end(
@@ -93,8 +92,8 @@ def evaluate(
 ) -> EvalReport:
     """Measure `agent` on `tasks` (or its own `tasks(split)`).
 
-    With `base_url` on that OpenAI-compatible endpoint, else on a local model. `record` keeps the
-    episodes in a run directory, which the report names. How far it is shows on stderr, unless `quiet`.
+    With `base_url`, the model is that of an OpenAI-compatible endpoint, else a local one. `record` keeps the episodes
+    in a run directory, which the report names. Progress is shown on stderr, unless `quiet`.
     """
     refuse_inside_a_loop()
     return _evaluate(
@@ -119,7 +118,8 @@ def resume_training(
     overrides: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
+    """Continue the run whose directory or mirror is `path` from its latest checkpoint. `settings` may raise its
+    limits."""
     run_dir = open_run(path)
     return run_to_its_end(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
 
@@ -132,7 +132,7 @@ def check_resume(
 ) -> tuple[Config, str]:
     """`--dry-run` of a resume: the settings as resolved, and the place where the run would go on.
 
-    ConfigError for all that a resume refuses before it starts anything. The run is not changed.
+    ConfigError for everything that a resume refuses before it starts a process. The run is not changed.
     """
     training = _resumed(RunDir.open(Path(path)), overrides or {}, settings=settings, quiet=False)
     if not isinstance(training, Training):
@@ -155,7 +155,7 @@ def evaluate_config(
 
 
 def check(config: Config) -> Config:
-    """`--dry-run`: everything that can be wrong before anything heavy starts; the settings as resolved."""
+    """`--dry-run`: check everything that can be checked before a process starts. Returns the settings as resolved."""
     plan = _plan(config)
     if config.cluster.places:  # torchrun's ranks are started later
         run_to_the_end(_reach_cluster(config, plan.plugins))
@@ -171,7 +171,7 @@ async def _reach_cluster(config: Config, plugins: Plugins) -> None:
 
 
 def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
-    """Serve until interrupted; the summary of what was learnt, where it learns."""
+    """Serve until interrupted. Returns the summary of a server that learns."""
     if config.serve.learn:
         return run_to_its_end(Training(_plan(config), _plan))
     for line in without_nodes(config, "callers play, and a server has one gateway"):
@@ -234,7 +234,7 @@ def plan_training(
     resume: str | Path | None,
     quiet: bool,
 ) -> Training | RunSummary:
-    """The run that a call of `train` asks for; a summary where nothing is left to do."""
+    """The run that a call of `train` asks for, or a summary if nothing is left to do."""
     given = read_call(agent, settings, tasks)
     if resume is not None:
         if model is not None:
@@ -280,7 +280,7 @@ def plan_evaluation(
     record: bool = False,
     quiet: bool,
 ) -> Coroutine[Any, Any, EvalReport]:
-    """Load the agent, and return its evaluation, which is yet to be awaited."""
+    """Load the agent, and return the coroutine of its evaluation."""
     config, given = (
         (parse_config(asked.settings), asked) if isinstance(asked, Given) else (asked, Given())
     )

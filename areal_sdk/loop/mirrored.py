@@ -1,4 +1,4 @@
-"""The mirror of a run (`run.mirror`): kept while the run goes on, and fetched where it is to go on elsewhere."""
+"""The mirror of a run (`run.mirror`): it is kept while the run goes on, and fetched to resume the run elsewhere."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ class Mirroring:
         self._section = section
         self._keeper: MirrorKeeper | None = None
         self.goes_on = False
-        """The run begins again at once: nobody waits for the mirror between."""
+        """Whether the run begins again at once, so that nobody waits for the mirror."""
         self._is_given_up = False
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class Mirroring:
         self._keeper.begin()
 
     async def catch_up(self) -> None:
-        """Have the mirror hold what is written, so that little is left for `finish`."""
+        """Copy everything that is written so far, so that little is left for `finish`."""
         if (keeper := self._keeper) is not None:
             within_s = self._section.stop_grace_s
             try:
@@ -68,7 +68,7 @@ class Mirroring:
                 raise
 
     def give_up(self) -> None:
-        """Give the mirror up: nobody waits for it any more."""
+        """Give the mirror up, so that nobody waits for it any more."""
         self._is_given_up = True
 
     def finish(self) -> None:
@@ -91,7 +91,7 @@ def mirrored_at_end(mirroring: Mirroring) -> Iterator[None]:
 
 
 def bring_up_to_date(run_dir: RunDir, section: RunSection) -> None:
-    """Copy what the mirror of a finished run lacks."""
+    """Copy the files that the mirror of a finished run lacks."""
     if section.mirror is not None:
         mirroring = Mirroring(run_dir, section)
         with run_dir.in_use(), mirrored_at_end(mirroring):
@@ -99,7 +99,7 @@ def bring_up_to_date(run_dir: RunDir, section: RunSection) -> None:
 
 
 def open_run(run: str | Path) -> RunDir:
-    """The run directory `run`; if that is a mirror, what a resumed run needs of it is fetched first.
+    """The run directory `run`. If `run` is a mirror, the part that a resumed run needs is fetched first.
 
     The copy is in the `run.dir` of the run, under the last part of the mirror's address.
     """
@@ -141,7 +141,7 @@ def _to_go_on(names: Collection[str]) -> Collection[str]:
 
 
 CHECK_WITHIN_S = 60.0
-"""Seconds for the first words with a mirror."""
+"""Deadline of the first access to a mirror, in seconds."""
 _CURE = "see to the address, the rights there and the network"
 
 

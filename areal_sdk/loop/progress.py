@@ -97,7 +97,7 @@ class Progress:
         self._state = state
 
     def watch(self, buffer: TrajectoryBuffer) -> None:
-        """Training begins: show this buffer's books from now on."""
+        """Show the numbers of this buffer from now on: training begins."""
         self._buffer = buffer
         self._train_began = time.monotonic() - self._state.train_seconds
         self.enter(f"training to step {self._total_steps}" if self._total_steps else "training")
@@ -105,11 +105,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the run, or its resumption, began: loading and evaluations included."""
+        """Seconds since the run began or was resumed, loading and evaluations included."""
         return self._view.elapsed_s
 
     def say(self, text: str) -> None:
-        """A line that stays. One that begins with `note:` or `warning:` is an event of the metrics too."""
+        """Print a line that stays. A line that begins with `note:` or `warning:` is an event of the metrics too."""
         self._view.say(text)
         level, _, notice = text.partition(": ")
         if level in NOTICES:
@@ -118,16 +118,16 @@ class Progress:
                 self._metrics.log("notice", {"step": step, "level": level, "text": notice})
 
     def enter(self, phase: str) -> None:
-        """Name the activity of the run from now on; a line of its own where nothing is repainted."""
+        """Name the activity of the run from now on. In a log, where nothing is repainted, this is a line."""
         self._phase = phase
         self._view.enter(phase)
 
     def report_resume(
         self, step: int | None, changes: Sequence[Change], *, plays_again: bool
     ) -> None:
-        """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew.
-
-        `plays_again`: also the episodes that were not trained by then, which are not those of callers.
+        """Note that the run goes on after `step` and repeats later steps; without a checkpoint it begins anew.
+        `plays_again`: episodes that were not trained by then are played again, which is impossible for those of
+        callers.
         """
         if lost := self._run_dir.lost_metrics():
             self.say(f"warning: {lost}")
@@ -151,13 +151,13 @@ class Progress:
             self._success_step = 0
 
     def report_end(self, summary: RunSummary) -> None:
-        """The run ended by itself, and has written all that it writes."""
+        """Note that the run ended by itself, and has written everything."""
         self._metrics.log("end", summary.to_json())
 
     def finished(
         self, episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection
     ) -> None:
-        """A training episode ended, and this became of it."""
+        """Note a training episode that ended, and its fate."""
         version = self._state.version
         reason = triaged.reason if isinstance(triaged, Rejection) else None
         if isinstance(episode, TriagedEpisode):
@@ -173,14 +173,15 @@ class Progress:
         self._notify.on_episode(episode, dropped="" if reason is None else reason.value)
 
     def untrained(self, episode: Episode, split: str) -> None:
-        """A caller's episode that the ledger does not count."""
+        """Note a caller's episode that the ledger does not count."""
         self._episodes.write(episode, version=self._state.version, split=split)
         self._count(episode)
 
     def evaluating(
         self, name: str, split: str, *, total: int, step: int
     ) -> Callable[[Episode], None]:
-        """An evaluation of `total` episodes after `step` begins; hand each to what this returns."""
+        """Note that an evaluation of `total` episodes after `step` begins. Returns the function that takes each
+        episode."""
         title = _title(name, split)
         self._evaluations[title] = (0, total)
         self._view.enter(f"{title}: {total} episodes")
@@ -233,7 +234,7 @@ class Progress:
             self.enter(self._phase)
 
     def report_learning(self, state: RunState, metrics: Mapping[str, float]) -> dict[str, float]:
-        """One step of a fine-tuning run is done; returns its numbers, flat."""
+        """Report one step of a fine-tuning run. Returns its numbers, flat."""
         self._trained.add(metrics.get("num_tokens", 0.0))
         values = {
             "step": state.step,
@@ -255,17 +256,18 @@ class Progress:
         return flat_numbers(values)
 
     def report_held_out(self, name: str, values: Mapping[str, float], *, step: int) -> None:
-        """The loss on held-out data was measured after `step`."""
+        """Report the loss on held-out data after `step`."""
         self._metrics.log("held_out", {"name": name, "step": step, **values})
         numbers = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
         self.say(f"{name}: held-out data: {numbers}")
 
     def delivered(self, *, seconds: float) -> None:
-        """The engine has taken the weights of the last step."""
+        """Note that the engine has taken the weights of the last step."""
         self._swap_s = seconds
 
     def report_state(self, state: RunState, *, waiting: Sequence[str]) -> None:
-        """A step is taken: `state` may be saved from now on, and without the groups that wait."""
+        """Note that a step is taken, so that `state` may be saved from now on. It does not hold the waiting
+        groups."""
         self._episodes.mark_taken(state.step, waiting=waiting)
 
     def report_step(
@@ -275,7 +277,7 @@ class Progress:
         metrics: Mapping[str, float],
         credit: Mapping[str, Credit],
     ) -> dict[str, float]:
-        """One optimiser step (or label-only update) is done; returns its numbers, flat."""
+        """Report one optimiser step (or label-only update). Returns its numbers, flat."""
         trained = {name: credit.get(name, Credit()) for name in batch.episode_ids}
         self._episodes.mark_trained(trained, step=state.step)
         shares = source_shares(batch.metrics)

@@ -71,15 +71,14 @@ class Plan(Protocol):
         checkpoint: Path | None,
         most_ranks: int | None,
     ) -> Coroutine[Any, Any, RunSummary]:
-        """Run from the start, or on from `checkpoint`. `state` tells throughout where the run is.
-
-        `most_ranks`: the number of trainer ranks that there is room for, if the run changes their number.
+        """Run from the start or from `checkpoint`. `state` always holds the state of the run. `most_ranks` is the
+        number of trainer ranks for which there is room, if the run changes their number.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run that can begin, or go on: all that it needs was found."""
+    """A run that can begin or continue, because everything that it needs was found."""
 
     plan: Plan
     make_plan: "Callable[[Config], Plan]"
@@ -97,8 +96,7 @@ class Training:
     mirroring: Mirroring | None = None
     """Mirror of a run that goes on after a loss."""
     most_ranks: int | None = None
-    """Number of trainer ranks that there was room for when the run ended its processes to take
-    them."""
+    """Number of trainer ranks for which there was room when the run ended its processes in order to grow."""
     is_planned_once: bool = False
     """Whether the tasks cannot be read again, so that the run does not go on by itself."""
 
@@ -113,7 +111,7 @@ def resumed(
     learns_from_data: bool = False,
     quiet: bool,
 ) -> Training | RunSummary:
-    """The run in `run_dir`, to go on with; its summary where nothing is left to do."""
+    """The run in `run_dir`, ready to continue, or its summary if nothing is left to do."""
     if missing := run_dir.read_call().keys() - (call or {}).keys():
         raise ConfigError(
             f"{run_dir.path} was begun from Python, with objects that only Python can give again "
@@ -166,8 +164,8 @@ class BegunRun:
     summary: RunSummary | None = None
     """None until the run has ended by itself."""
     loss: ChildDiedError | RanksChange | None = None
-    """The reason why the run goes on by itself, with `rest`: the loss of a process, or room for
-    more trainer ranks."""
+    """The reason why the run continues by itself with `rest`: the loss of a process, or room for more trainer
+    ranks."""
 
     async def main(self) -> RunSummary:
         self.summary = await self.training.plan.run(
@@ -181,13 +179,13 @@ class BegunRun:
         return self.summary
 
     def can_go_on(self) -> bool:
-        """Whether a run that has just lost a process goes on by itself: not one that never began."""
+        """Whether a run that has just lost a process continues by itself. A run that never began does not."""
         training = self.training
         is_left = training.restarts < training.plan.config.run.restarts
         return self.run_dir.has_begun() and is_left and not training.is_planned_once
 
     def rest(self) -> Training:
-        """The rest of a run that goes on by itself: after its last checkpoint, or all of it."""
+        """The rest of a run that continues by itself: the part after its last checkpoint, or all of it."""
         training = self.training
         most = training.plan.config.run.restarts
         checkpoint = latest_checkpoint(self.run_dir.checkpoints)
@@ -288,7 +286,7 @@ def begun(training: Training) -> Iterator[BegunRun]:
 
 @contextmanager
 def report_at_end(run_dir: RunDir) -> Iterator[None]:
-    """Write `report.html` after the block, however it ends, unless somebody presses for its end."""
+    """Write `report.html` after the block, however it ends, unless a second Ctrl-C came."""
     is_hurried = False
     try:
         yield
@@ -330,7 +328,7 @@ def write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
 
 @contextmanager
 def removed_if_refused(run_dir: RunDir | None) -> Iterator[None]:
-    """Leave nothing of a new run that could not start because it was asked for wrongly."""
+    """Remove the directory of a new run that could not start because of a wrong setting."""
     try:
         yield
     except ConfigError:
@@ -358,7 +356,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
 
 
 def _waits_on_signal() -> AbstractContextManager[None]:
-    """`kill -USR1` says who waits for what; only the main thread can hear signals."""
+    """Let `kill -USR1` print who waits for what. Only the main thread can handle signals."""
     if threading.current_thread() is threading.main_thread():
         return waits_on_signal()
     return nullcontext()
@@ -385,6 +383,6 @@ def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
 
 
 def _loss_in(error: BaseException) -> ChildDiedError | None:
-    """The death of a process that `error` tells of: an engine that died while it started is an `EngineError`."""
+    """The death of a process behind `error`: an engine that died while it started is an `EngineError`."""
     deaths = (each for each in (error, error.__cause__) if isinstance(each, ChildDiedError))
     return next(deaths, None)

@@ -126,7 +126,7 @@ async def run_upstream(
 
 
 async def _until_stopped(say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C, and say that it was heard: answers that are running get some time."""
+    """Serve until Ctrl-C, and say that it was noticed, because running answers get some time."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -138,7 +138,7 @@ async def _until_stopped(say: Callable[[str], None]) -> None:
 def announce(
     config: Config, gateway: Gateway | GatewayPool | UpstreamGateway, *, say: Callable[[str], None]
 ) -> None:
-    """Say where the gateway serves, which key opens it, and a first request to paste."""
+    """Print the gateway's address, its key, and a first request to paste."""
     url, is_made_up = gateway.base_url, config.gateway.admin_key is None
     say(f"serving {config.serve.upstream or config.model} at {url}")
     known = "the one you gave (AREAL_SDK_ADMIN_KEY, gateway.admin_key or --admin-key)"

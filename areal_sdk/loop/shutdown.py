@@ -5,9 +5,9 @@ the default executor has returned. With an agent that does neither, Ctrl-C would
 
 SIGTERM, which `kill` and batch systems send, ends a run as Ctrl-C does.
 
-Ctrl-C also works while an agent blocks the event loop. asyncio handles Ctrl-C in the next round of the
-loop. But if an agent waits for the gateway with a blocking client, there is no next round. So the
-blocking call is ended first, in the way in which a cancelled agent ends. The run then ends as usual.
+Ctrl-C also works while an agent blocks the event loop. asyncio handles Ctrl-C in the next round of the loop. But if
+an agent waits for the gateway with a blocking client, there is no next round. So the blocking call is ended first, as
+if the agent were cancelled. The run then ends as usual.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 SAME_WITHIN_S = 1.0
-"""Seconds after a signal in which another one is the same one: `timeout` signals its child and then the
-whole group, and a wrapper passes on the Ctrl-C that its terminal sent to both."""
+"""Seconds within which a second signal counts as the same one: `timeout` signals its child and then the whole group,
+and a wrapper passes on the Ctrl-C that its terminal sent to both."""
 CANCEL_GRACE_S = 0.5
-"""Seconds for tasks that outlived `main`; tasks of episodes have had their time to clean up before."""
+"""Seconds for tasks that outlived `main`. Tasks of episodes had their time to clean up before."""
 
 
 class StoppedAtOnce(KeyboardInterrupt):
@@ -44,10 +44,9 @@ class StoppedAtOnce(KeyboardInterrupt):
 
 
 def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
-    """The result of `main`; whatever it leaves behind holds nobody up.
-
-    Raises KeyboardInterrupt on Ctrl-C or SIGTERM once `main` has unwound, as `asyncio.run` does;
-    a second one, `SAME_WITHIN_S` later or more, waits for nothing and raises `StoppedAtOnce`.
+    """The result of `main`. Tasks and threads that it leaves behind delay nothing. Raises KeyboardInterrupt on Ctrl-C
+    or SIGTERM once `main` has unwound, as `asyncio.run` does. A second signal, at least `SAME_WITHIN_S` later, waits
+    for nothing and raises `StoppedAtOnce`.
     """
     try:
         refuse_inside_a_loop()
@@ -95,7 +94,7 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end_tasks() -> set["asyncio.Task[Any]"]:
-    """Cancel what is left; returns what ignores that."""
+    """Cancel the remaining tasks. Returns those that ignore it."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -108,7 +107,7 @@ async def _end_tasks() -> set["asyncio.Task[Any]"]:
 
 
 def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Say nothing of the tasks left behind: `deadline` has named those that it left to themselves."""
+    """Log nothing about tasks left behind, because `deadline` has named them."""
 
 
 def refuse_inside_a_loop() -> None:

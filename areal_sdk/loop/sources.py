@@ -97,7 +97,7 @@ def _make_buffer(
     tasks: TaskBook,
     max_lost_in_a_row: int | None = None,
 ) -> TrajectoryBuffer:
-    """The buffer of a run that begins or goes on at `state`."""
+    """The buffer of a run that begins or continues at `state`."""
     assert services.trainer is not None
     config = services.config
     return TrajectoryBuffer(

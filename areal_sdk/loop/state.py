@@ -28,7 +28,7 @@ from areal_sdk.trainer import Trainer
 
 @dataclass(slots=True)
 class RunState:
-    """Written into every checkpoint; enough, with the weights, to go on as if nothing happened."""
+    """The state in every checkpoint. With the weights, it is enough to continue as if nothing had happened."""
 
     warmup_steps: int = 0
     """Steps of the supervised warm-up."""
@@ -58,7 +58,7 @@ class RunState:
         return asdict(self)
 
     def update_from(self, values: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint stored. A value that an older checkpoint lacks stays as it is."""
+        """Take over the values of a checkpoint. A value that an older checkpoint lacks stays as it is."""
         for field_ in fields(self):
             setattr(self, field_.name, values.get(field_.name, getattr(self, field_.name)))
 
@@ -121,7 +121,7 @@ class RunSummary:
 
 
 def flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers inside, for those who observe a run.
+    """The numbers inside a mapping, for observers of a run.
 
     >>> flat_numbers({"step": 3, "note": "", "ledger": {"trained": 16, "dropped": {"stale": 2}}})
     {'step': 3.0, 'ledger/trained': 16.0, 'ledger/dropped/stale': 2.0}
@@ -135,7 +135,7 @@ def flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 PREFIX = "step-"
 GOOD = "good-"
-"""Prefix of the checkpoints that the guard keeps: no run goes on from them."""
+"""Prefix of the checkpoints that the guard keeps. Runs do not resume from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Checkpoints:
 
 
 def step_of(checkpoint: Path) -> int | None:
-    """The step of a checkpoint of the run's own; None for what somebody else put beside it.
+    """The step of a checkpoint that the run wrote; None for a directory that somebody else put there.
 
     >>> step_of(Path("checkpoints/step-000020"))
     20
@@ -181,7 +181,7 @@ def good_checkpoint(directory: Path, step: int) -> Path:
 
 
 def good_checkpoints(directory: Path) -> list[Path]:
-    """All that the guard keeps, oldest first: only the last may be a candidate."""
+    """All checkpoints that the guard keeps, oldest first. Only the last may be a candidate."""
     return sorted(path for path in directory.glob(f"{GOOD}*") if path.name[len(GOOD) :].isdecimal())
 
 
@@ -196,9 +196,8 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """DamagedError for damage that is found without reading the weights, before anything is started.
-
-    The trainer compares all that it loads.
+    """Raise DamagedError for damage that is found without reading the weights, before a process starts. The trainer
+    checks everything that it loads.
     """
     try:
         check_files(checkpoint, quickly=True)
@@ -207,7 +206,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def way_around(checkpoint: Path) -> str:
-    """The way to go on from the checkpoint before one that is damaged."""
+    """The command that continues from the checkpoint before a damaged one."""
     step = step_of(checkpoint)
     earlier = [
         path
@@ -248,7 +247,7 @@ the same."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that a resumed run has another value for."""
+    """A setting with another value in a resumed run."""
 
     key: str
     before: Any

@@ -59,8 +59,7 @@ without."""
 
 
 FEW_UPDATES = 10
-"""Number of updates below which most weights have their old value in bfloat16, at any usual
-learning rate."""
+"""Number of updates up to which most weights keep their old value in bfloat16, at any usual learning rate."""
 
 
 @dataclass(slots=True)
@@ -77,14 +76,14 @@ class TrainingLoop:
     """New weights on their way to the engine."""
     _delivery_timeout_s: float = UPDATE_TIMEOUT_S
     _unreported: tuple[RolloutBatch, dict[str, float], Mapping[str, Credit]] | None = None
-    """A step that is taken, and in no metrics yet."""
+    """A step that is taken but not in the metrics yet."""
     _began: float = 0.0
     _num_skipped: int = 0
     _has_told_seen: bool = False
     _lessons: LatestLessons = field(init=False, repr=False)
     _tokens: TokenWriter = field(init=False, repr=False)
     _unwritten: tuple[int, StepTokens] | None = None
-    """The tokens of a step that is taken, and in no file yet."""
+    """The tokens of a step that is taken but not in its file yet."""
     _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """The tokens of a step on their way to their file, beside the next step."""
 
@@ -143,7 +142,7 @@ class TrainingLoop:
             raise change
 
     async def _next_batch(self) -> RolloutBatch | None:
-        """None when `run.max_minutes` pass before there is one: callers may never come."""
+        """The next batch; None if `run.max_minutes` pass before, since callers may never come."""
         limit = asyncio.timeout(self._seconds_left())
         try:
             async with limit:
@@ -242,7 +241,7 @@ class TrainingLoop:
     async def _go_back(
         self, batch: RolloutBatch, fall: Fall
     ) -> tuple[RolloutBatch, dict[str, float]]:
-        """Put earlier weights back; the batch, and all else that later weights sampled, is not trained."""
+        """Put earlier weights back. The batch, and every other sample of later weights, is not trained."""
         await self.guard.put_back(fall)
         self.source.buffer.take_back(batch, valid_from=self.state.version + 1)
         self._num_skipped = 0
@@ -257,7 +256,7 @@ class TrainingLoop:
     async def _taken(
         self, batch: RolloutBatch, fall: Fall | None, *, began: float
     ) -> dict[str, float]:
-        """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
+        """Take weights, ledger and state from v to v + 1 together, so that a checkpoint is consistent."""
         work = self._step(batch) if fall is None else self._go_back(batch, fall)
         batch, metrics = await work
         books, credit = self.source.buffer, self.learner.trainer.credit
@@ -300,7 +299,7 @@ class TrainingLoop:
         return await self.learner.trainer.publish(version)
 
     def _tell_what_is_seen(self, share: float) -> None:
-        """A line for the user, once, where the engine samples weights that hardly show what was learnt."""
+        """Say once if the engine samples weights that hardly show what was learnt."""
         if self._has_told_seen or share >= LITTLE or self.state.version < FEW_UPDATES:
             return
         self._has_told_seen = True
@@ -375,13 +374,14 @@ async def _imitate(
 
 
 MIN_CUT_TIMEOUT_S = 3600.0
-"""A batch may always take this long. If its episodes may take longer, so may the batch."""
+"""Shortest deadline of a batch. If its episodes may take longer, so may the batch."""
 
 MAX_SKIPPED_STEPS = 3
-"""Steps in a row without a finite gradient. One bad batch passes; weights that overflow stay so."""
+"""Number of steps in a row without a finite gradient that end the run. One bad batch passes; weights that overflow
+stay so."""
 
 NO_CALLERS_S = 365 * 24 * 3600.0
-"""A run that learns from callers has no deadline: callers come when they like."""
+"""Deadline of a batch in a run that learns from callers, who come when they like: practically none."""
 
 
 def cut_timeout_s(config: Config) -> float:

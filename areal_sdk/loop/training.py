@@ -90,7 +90,7 @@ class RunPlan:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the tasks stay as hard as they are: neither callers, nor a curriculum, nor a stream chooses them."""
+        """Whether the tasks stay equally hard: neither callers, nor a curriculum, nor a stream chooses them."""
         is_mixed = bool(self.config.mixture) and self.config.curriculum.target is None
         return is_mixed or not (
             self.train_tasks is None or isinstance(self.train_tasks, TaskStream)
@@ -179,8 +179,8 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
 
 
 def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
-    """The algorithm that was named. ConfigError if it could not learn, or if no plugin has the engine,
-    a reward, an observer, the trainer or the algorithm that was named."""
+    """The algorithm that the settings name. ConfigError if it could not learn, or if no plugin has the named engine,
+    reward, observer, trainer or algorithm."""
     check_engine(config, plugins)
     make_observers(config, plugins)
     reward_specs(config, plugins)
@@ -190,7 +190,7 @@ def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
 
 
 def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
-    """Held-out tasks by split; none where training tasks were given and no others."""
+    """Held-out tasks by split; none if only training tasks were given."""
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}
     if config.eval_tasks is None:
@@ -220,7 +220,7 @@ async def run_training(
     checkpoint: Path | None = None,
     most_ranks: int | None = None,
 ) -> RunSummary:
-    """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
+    """Train from the start or from `checkpoint`. `state` always holds the state of the run."""
     config = plan.config
     model = await in_thread(
         lambda: at_origin(
@@ -298,7 +298,7 @@ async def _begin_weights(
     progress: Progress,
     checkpoint: Path | None,
 ) -> None:
-    """Bring trainer and engine to the weights that the run begins or goes on with."""
+    """Bring trainer and engine to the weights with which the run begins or continues."""
     run, num_warmup = plan.config.run, plan.config.sft.steps
     state, trainer = learner.state, learner.trainer
     check_learns(plan.config, learns_alone=trainer.info.learns_alone)
@@ -327,8 +327,8 @@ async def _train(
     evaluator: Evaluator,
     progress: Progress,
 ) -> tuple[str, Mapping[str, Any], int | None]:
-    """Take the steps and save the last one; returns why they ended, where every episode went, and the step of better
-    weights than the last, if there are any that no evaluation chose."""
+    """Take the steps and save the last one. Returns the reason for the end, the fate of every episode, and the step
+    of better weights than the last, if there are any that no evaluation chose."""
     open_source = follow_callers
     if plan.train_tasks is not None:
         open_source = partial(play_tasks, plan.train_tasks)

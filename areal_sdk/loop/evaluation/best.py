@@ -38,15 +38,15 @@ class Measured:
     """Version of the weights that were measured: they may have changed under the evaluation."""
     to_version: int
     by: str = ""
-    """The reason why these are the best: `success`; `reward`, if the success is equal or says
-    nothing; `verdicts`, if more of their episodes have one; `order`, if all of these are equal.
-    Empty for the first."""
+    """The reason why these weights are the best: `success`; `reward`, if the success is equal or says nothing;
+    `verdicts`, if more of their episodes have one; `order`, if all of these are equal. Empty for the first
+    weights."""
     solved: float | None = None
-    """Success over all episodes, those without a verdict included; None: as `success`."""
+    """Success over all episodes, those without a verdict included; None: equal to `success`."""
     judged: float = 1.0
     """Share of the episodes that have a verdict."""
     is_in_points: bool = False
-    """A reward of 1 is a low score, and so success says nothing."""
+    """Whether rewards are points: a reward of 1 is then a low score, and success says nothing."""
     measure: Mapping[str, Any] = field(default_factory=dict)
     """The tasks and settings of the measurement: tasks, samples, temperature, limits. Empty: an earlier version did
     not store it."""
@@ -93,7 +93,7 @@ class Measured:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the exported weights, and no later ones, were measured. A step makes its version."""
+        """Whether only the exported weights were measured, and no later ones."""
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
@@ -139,7 +139,7 @@ class BestWeights:
     """The exported weights that a run keeps for its evaluations. Blocks while it moves directories."""
 
     def __init__(self, checkpoints: Path) -> None:
-        """Go on from the weights on disk, which may be newer than the latest checkpoint."""
+        """Continue from the weights on disk, which may be newer than the latest checkpoint."""
         self.waiting_dir = checkpoints / WAITING
         self._best_dir = checkpoints / BEST
         for kept in (self._best_dir, self.waiting_dir):
@@ -155,9 +155,8 @@ class BestWeights:
         return self._best_dir.with_name(_candidate(f"{step:06d}"))
 
     def offer(self, exported: Path, measured: Measured | None) -> None:
-        """Keep `exported` if it is, or may be, the best; it is gone afterwards.
-
-        None: nothing was scored. Weights that waited are offered as `waiting_dir`.
+        """Keep `exported` if it is, or may be, the best. Afterwards it is gone. Returns None if nothing was scored.
+        Weights that waited are offered as `waiting_dir`.
         """
         if exported == self.waiting_dir:
             self.waiting = None
@@ -189,7 +188,7 @@ class BestWeights:
         self.best = measured
 
     def _note_rival(self, rival: Measured) -> None:
-        """The best is no longer the only one that was measured."""
+        """Note that the best weights are no longer the only ones that were measured."""
         assert self.best is not None
         by = max(self.best.by, rival.decided_by(self.best), key=REASONS.index)
         if by != self.best.by:
@@ -202,7 +201,7 @@ def _candidate(step: str) -> str:
 
 
 def _keep(exported: Path, kept: Path, measured: Measured) -> None:
-    """Put `exported` in the place of `kept`. Killed at any point, one of them is still there."""
+    """Put `exported` in the place of `kept`. If the process is killed meanwhile, one of them is still there."""
     write_atomically(exported / MEASURED_FILE, to_json(measured.to_json()))
     old = _set_aside(kept)
     shutil.rmtree(old, ignore_errors=True)

@@ -29,8 +29,8 @@ Reports = Mapping[str, EvalReport]
 class Evaluator:
     """Evaluates the agent of a run. During training an evaluation runs beside the rollouts.
 
-    The weights may then change under it: its record says from which version to which, and it cannot
-    choose the best weights.
+    The weights may then change under it. Its record then names the first and the last version, and it cannot choose
+    the best weights.
     """
 
     services: Services
@@ -39,7 +39,7 @@ class Evaluator:
     progress: Progress
     best: BestWeights
     reached: bool = False
-    """`eval.stop_at_success` was reached."""
+    """Whether `eval.stop_at_success` was reached."""
     _latest: tuple[str, int, Reports] | None = None
     """The name, the step and the reports of the latest evaluation of all splits."""
     _running: "asyncio.Task[Reports] | None" = None
@@ -71,7 +71,7 @@ class Evaluator:
         return reports
 
     async def measure_first(self) -> Reports:
-        """Evaluate the weights the run begins with; there may be nothing left to teach them."""
+        """Evaluate the weights with which the run begins. They may have reached `eval.stop_at_success` already."""
         candidate = await self._export_candidate() if self.section.every else None
         reports = await self._measure_candidate(BEFORE, candidate, self.state.step)
         success = _success(reports)
@@ -83,9 +83,8 @@ class Evaluator:
         return reports
 
     async def measure_last(self) -> Reports:
-        """Evaluate the weights the run ended with; the best ones may be these.
-
-        An evaluation of the last step has measured them already, if no other weights came under it.
+        """Evaluate the last weights, which may be the best ones. An evaluation of the last step has measured them
+        already, unless the weights changed during it.
         """
         if (reports := self._measured_at(self.state.step)) is not None:
             for report in reports.values():
@@ -105,7 +104,8 @@ class Evaluator:
         return reports
 
     async def measure_waiting(self) -> None:
-        """Evaluate what looked best while its weights changed. The engine keeps those: call it last."""
+        """Evaluate the weights that looked best while they changed. The engine keeps these weights, so call this
+        last."""
         waiting, directory = self.best.waiting, self.best.waiting_dir
         if waiting is None or not self.tasks:
             return
@@ -142,7 +142,8 @@ class Evaluator:
         )
 
     async def finish(self) -> None:
-        """Wait for the evaluation that runs, if any, and for one that waits, unless it is repeated."""
+        """Wait for the evaluation that runs, and for the one that waits, unless the last weights are measured
+        anyway."""
         if self._running is not None:
             await self._running
         if self._is_waiting and not self.section.after and not self.reached:
@@ -209,7 +210,7 @@ class Evaluator:
         step: int,
         delivery: "asyncio.Task[None] | None" = None,
     ) -> Reports:
-        """Evaluate; the first split decides whether these weights are the best so far."""
+        """Evaluate the weights. The first split decides whether they are the best so far."""
         try:
             if delivery is not None:
                 await asyncio.wait([delivery])  # it has a deadline; the loop hears if it fails

@@ -50,9 +50,8 @@ async def run_evaluation(
     endpoint: RemoteEndpoint | None = None,
     record: bool = False,
 ) -> EvalReport:
-    """Evaluate `program` on `config.model`, or against `endpoint`.
-
-    `record`: keep its episodes in a run directory, which the report names.
+    """Evaluate `program` on `config.model`, or against `endpoint`. `record` keeps the episodes in a run directory,
+    which the report names.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(view)
@@ -154,7 +153,7 @@ async def _runner_on_endpoint(
 
 
 def _tell_temperature(config: Config, view: EvalView) -> None:
-    """Requests go from the agent to the endpoint: nothing of ours decides their temperature."""
+    """Say that the agent or the endpoint decides the temperature, since requests go directly to the endpoint."""
     if (asked := config.eval.temperature) is not None:
         view.say(
             f"eval.temperature = {asked:g} changes nothing: with --base-url the temperature is that of the "
@@ -168,7 +167,7 @@ def _tell_temperature(config: Config, view: EvalView) -> None:
 
 
 def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
-    """Whether it is a workflow or an environment, which needs a session of the gateway."""
+    """Whether the agent is a workflow or an environment, which needs a session of the gateway."""
     if isinstance(agent, AgentSpec) and agent.is_isolated:
         return True  # only environments are isolated
     item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent

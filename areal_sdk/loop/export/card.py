@@ -19,7 +19,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 
 MAX_RUNS = 100
-"""Runs that began with one another's weights, from the last back to the model."""
+"""Maximum length of a chain of runs, each of which began with the weights of the one before."""
 
 Event = Mapping[str, Any]
 
@@ -33,8 +33,8 @@ class Figures:
     engine: str = ""
     """The engine that sampled, in words."""
     problem: str = ""
-    """The reason why the files were not measured, if that was wanted. The card does not say it: it
-    may name directories."""
+    """The reason why the files were not measured, if they should have been. The card leaves it out, because it may
+    name directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Exported:
 
     dtype: str
     adapter: bool = False
-    """The adapter alone, without the model that it is merged into."""
+    """Whether only the adapter is exported, without the model."""
     rounding: Rounding | None = None
     """Effect of rounding on what was learnt, or its effect in bfloat16 if nothing is rounded; None:
     not known."""
     is_rounded: bool = False
-    """The weights went through the dtype of `rounding`."""
+    """Whether the weights went through the dtype of `rounding`."""
     num_vanished: int = 0
     """Weights that the dtype turned into 0."""
     figures: Figures = field(default_factory=Figures)
@@ -72,7 +72,7 @@ def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
 
 
 def _whether_trained(choice: Choice) -> str:
-    """The best weights of a run may be those that it began with, and the last ones too."""
+    """The words for weights that were not trained: the best or the last weights of a run may be its first ones."""
     if not is_untrained(choice):
         return "trained with areal-sdk"
     when = "as it was before training with areal-sdk"

@@ -33,7 +33,7 @@ class Choice:
 
 
 def choose(run: RunDir, which: Which | None = None, *, step: int | None = None) -> Choice:
-    """The best weights, else the last, as `--model RUN`; or those that were asked for.
+    """The weights that were asked for; by default the best ones, else the last, as for `--model RUN`.
 
     ConfigError if the run does not have them.
     """

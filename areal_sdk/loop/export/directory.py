@@ -1,7 +1,6 @@
-"""The files of an export: weights in one dtype, what describes the model, and its card.
-
-The dtype is the one that the run evaluated, so that the files hold what its figures are about. Any narrower
-dtype loses a part of what was learnt; the files and the card say how much.
+"""The files of an export: weights in one dtype, the description of the model, and its card. The dtype is that of the
+evaluated weights, so that the run's figures hold for the files. A narrower dtype loses a part of what was learnt; the
+card says how much.
 """
 
 import json
@@ -83,7 +82,7 @@ def write_export(
 
 @contextmanager
 def _scratch_beside(directory: Path) -> Iterator[Path]:
-    """A directory in which a model can lie for a moment, on the disk that the export is written to."""
+    """A temporary directory on the disk of the export."""
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=parent) as scratch:
@@ -91,7 +90,7 @@ def _scratch_beside(directory: Path) -> Iterator[Path]:
 
 
 def _cannot_write(directory: Path, error: Exception) -> Exception:
-    """ConfigError for a place where nothing can be written; else `error` itself."""
+    """The ConfigError of a place where nothing can be written; else `error` itself."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError):
         return error
@@ -120,8 +119,8 @@ def check_empty(directory: Path) -> None:
 
 
 def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, bool]:
-    """The effect of rounding on the weights in `kept`, or its effect on float32, and whether they
-    are rounded."""
+    """The effect of rounding on the weights in `kept`, and whether they are rounded. Float32 weights get the effect
+    that bfloat16 would have."""
     if stored_dtype(kept) != "float32":
         known = Rounding.read(kept)  # the trainer had the whole weights
         if known is not None and dtype == "float16" != known.dtype:
@@ -150,13 +149,13 @@ def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> int:
 
 
 def _write_template(directory: Path) -> None:
-    """Have the chat template tell the tools as the gateway told them, where it knows none itself."""
+    """Have the chat template write tools in the way of the gateway, if it knows none itself."""
     if Renderer.load(directory).weaves_tools:
         store_plain_tools(directory)
 
 
 def _copy_adapter(adapter: Path, directory: Path, *, base: str) -> None:
-    """A directory of peft's has no config.json: transformers would take it for a whole model."""
+    """Copy the adapter without a config.json, which would make transformers take it for a whole model."""
     (directory / "config.json").unlink()
     (directory / "generation_config.json").unlink(missing_ok=True)
     shutil.copytree(adapter, directory, copy_function=shutil.copyfile, dirs_exist_ok=True)

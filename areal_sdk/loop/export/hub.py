@@ -14,7 +14,7 @@ class PushError(ArealError):
 
 
 def check_name(name: str) -> None:
-    """ConfigError for what is no name of a repository, and where nothing could be uploaded at all."""
+    """Raise ConfigError if `name` is no name of a repository, or if nothing could be uploaded at all."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"--push {name!r}: give the name of a model repository, as OWNER/NAME")
     try:
@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
 
 
 def push(directory: Path, name: str, *, private: bool = False) -> str:
-    """Upload `directory` as the model `name`, made if it is not there; returns its address."""
+    """Upload `directory` as the model `name`, which is made if needed. Returns its address."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HTTPError  # the latter: of its HTTP library
 

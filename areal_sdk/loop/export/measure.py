@@ -24,7 +24,7 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live_view import EvalView
 
 _OF_THE_RUN = ("cluster", "serve", "observers", "init_from")
-"""Settings of a run about its machines, its callers and its observers, which a measurement has none of."""
+"""Settings about machines, callers and observers, which a measurement does not have."""
 
 _OF_ITS_ADDRESS = ("host", "port", "admin_key")
 
@@ -34,7 +34,8 @@ class MeasureError(ArealError):
 
 
 def measuring(run: RunDir, *, asked: bool | None) -> Callable[[Path], Figures]:
-    """Measures a directory on the tasks of `run`. Unless that was `asked` for, a failure is a figure's absence."""
+    """A function that measures a directory on the tasks of `run`. A failure is an error only if the measurement was
+    `asked` for."""
     if asked is False:
         return lambda _: Figures()
     try:
@@ -116,7 +117,7 @@ class Measurement:
 
 
 def _measuring(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run for an engine that loads other files, as they are, on this machine."""
+    """The settings of a run for an engine on this machine that loads the exported files as they are."""
     kept = {name: value for name, value in settings.items() if name not in _OF_THE_RUN}
     engine = {**settings.get("engine", {}), "dtype": "auto", "device": "auto"}
     if engine.get("name") != "sglang":  # a server of others has a model of its own

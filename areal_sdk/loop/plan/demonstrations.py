@@ -36,7 +36,7 @@ THOUGHTS_LOST = (
 
 
 def load_demonstrations(section: SftSection, *, program: Program) -> list[Conversation]:
-    """Conversations with at least one assistant message; none where `sft.steps` is 0."""
+    """The conversations, each with at least one assistant message; none if `sft.steps` is 0."""
     if not section.steps:
         return []
     if section.demonstrations is not None:
@@ -78,7 +78,8 @@ def as_demonstrations(
 
 
 def for_template(row: Row, renderer: Renderer, remarks: Remarks) -> Row:
-    """The row with its system message, if the template writes any. Adds to `remarks` what it does not write."""
+    """The row with its system message, if the template writes system messages. Adds a remark for each part that the
+    template does not write."""
     said: tuple[tuple[Message, ...], ...] = ()
     if isinstance(row, Pair):
         said = (row.chosen, row.rejected)

@@ -33,7 +33,8 @@ class Given:
 
     @property
     def is_read_once(self) -> bool:
-        """Some tasks come from an iterator: a second plan would find the later ones under the ids of the first."""
+        """Whether some tasks come from an iterator, which cannot be read again: a second plan would give later tasks
+        the ids of the first ones."""
         return any(
             isinstance(tasks, _Tasks) and isinstance(tasks.items, Iterator)
             for tasks in self.tasks.values()
@@ -79,8 +80,8 @@ def read_call(
 
 
 def _rewards(given: Any) -> tuple[dict[str, float], dict[str, RewardFn]]:
-    """Weights and functions by name, of every form: a function, a name, a list of these, or a mapping of
-    these to weights, or of names to functions."""
+    """Weights and functions by name, from any form: a function, a name, a list of these, a mapping of these to
+    weights, or a mapping of names to functions."""
     if isinstance(given, str) or callable(given):
         given = [given]
     pairs = list(given.items()) if isinstance(given, Mapping) else [(one, 1.0) for one in given]
@@ -103,7 +104,7 @@ def _rewards(given: Any) -> tuple[dict[str, float], dict[str, RewardFn]]:
 
 
 def _as_tasks(items: Iterable[object], split: str) -> Iterable[Task]:
-    """A list where the number of items is known, else what reads them as they are needed."""
+    """The tasks: a list if their number is known, else an iterable that reads them as they are needed."""
     tasks = _Tasks(items, split)
     return list(tasks) if isinstance(items, (Sequence, Sized)) else tasks
 

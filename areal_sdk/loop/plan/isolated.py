@@ -1,4 +1,5 @@
-"""Rewards and environments in virtual environments of their own, for plugins whose packages this one cannot have."""
+"""Rewards and environments in virtual environments of their own, for plugins whose packages cannot be installed in
+this one."""
 
 import functools
 import json
@@ -45,9 +46,8 @@ def isolated_reward(
     *,
     weight: float,
 ) -> RewardSpec:
-    """The spec of a reward that another environment has. That is made now, if it was never made.
-
-    `isolated` is a requirement for pip, or True: what is installed here under the reward's name.
+    """The spec of a reward in another environment, which is made now if needed. `isolated` is a requirement for pip,
+    or True: the version of the reward's package that is installed here.
     """
     python = _python_for("reward", name, isolated, plugins.rewards.owners(name))
     checked = _checked(python, "reward", name, json.dumps(dict(options)))
@@ -62,9 +62,8 @@ def isolated_environment(
     *,
     step_timeout_s: float,
 ) -> AgentSpec:
-    """The spec of an environment that another virtual environment has. `isolated` as for rewards.
-
-    Its workers play whole episodes there; only the model's answers come from this process.
+    """The spec of an environment in another virtual environment. `isolated` is the same as for rewards. Its workers
+    play whole episodes there. Only the model's answers come from this process.
     """
     python = _python_for("env", name, isolated, plugins.environments.owners(name))
     checked = _checked(python, "env", name, json.dumps(dict(options)))
@@ -74,7 +73,7 @@ def isolated_environment(
 
 
 def _python_for(kind: str, name: str, isolated: object, owners: Sequence[str]) -> Path:
-    """The Python of the virtual environment, which is made now, if it was never made."""
+    """The Python of the virtual environment, which is made now if needed."""
     if isolated is True:
         if len(owners) != 1:
             raise ConfigError(

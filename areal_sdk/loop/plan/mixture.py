@@ -21,17 +21,15 @@ class Part:
     """Function that gives the tasks of the part, once for each pass."""
     is_finite: bool
     is_named: bool = False
-    """The settings give it a name, which reports use in place of the families of its tasks."""
+    """Whether the settings name the part. Reports then use this name in place of the families of its tasks."""
 
 
 def mixed(
     parts: Sequence[Part], *, seed: int, shuffle: bool, curriculum: Curriculum | None = None
 ) -> Iterator[Task]:
-    """Tasks without an end. From the first on, the parts have their proportions to within two tasks.
-
-    A curriculum gives the proportions of each block of its tasks when the block begins.
-
-    The run then shuffles blocks of them (`rollout.shuffle`), so a batch has the proportions by chance.
+    """Tasks without an end. At each point the parts have their proportions to within two tasks. A curriculum gives
+    the proportions of each block of tasks when the block begins. The run then shuffles blocks (`rollout.shuffle`), so
+    a batch has the proportions only on average.
 
     A source that ends begins again, in a new order. Ids name the source, and the pass from the second
     on: `gsm8k/12`, `gsm8k/12#2`.

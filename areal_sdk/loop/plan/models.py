@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 FINAL = "final"
 EXPORTS = (BEST, FINAL, WAITING)
-"""The last: of a run that did not get to its end, weights whose evaluation they changed under."""
+"""Names of a run's exports, in the order of preference. The last one exists in runs that did not end: weights that
+changed during their evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class FoundModel:
 
     directory: Path
     renderer: Renderer
-    """Writes the model's chats. Reading the tokenizer takes a while, so it is read once."""
+    """Renderer of the model's chats. Reading the tokenizer takes time, so it is read once."""
 
     def of(self, directory: Path, config: Config) -> "FoundModel":
         """The model in `directory`, which may be this one."""
@@ -90,7 +91,7 @@ def find_model(name: str) -> Path:
 
 
 def refuse_mirror(run: RunDir) -> None:
-    """ConfigError for the mirror of a run, whose weights have names of their own."""
+    """Raise ConfigError for the mirror of a run, in which weights have other names."""
     if is_mirror(run.path):
         raise ConfigError(
             f"{run.path} is the mirror of a run: for its weights, areal-sdk fetch {run.path}, then name the copy"
@@ -98,7 +99,7 @@ def refuse_mirror(run: RunDir) -> None:
 
 
 def weights_of(run: RunDir, among: Sequence[str] = EXPORTS) -> Path:
-    """The weights that a run gives: the first model of `among`, else its newest checkpoint."""
+    """The weights that a run offers: the first existing model of `among`, else its newest checkpoint."""
     refuse_mirror(run)
     latest = latest_checkpoint(run.checkpoints)
     if BEST in among and (better := _better_than_last(run)) is not None:
@@ -128,8 +129,8 @@ def _better_than_last(run: RunDir) -> Path | None:
 def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path:
     """The directory of the weights that the run began with, the same one after each resume.
 
-    `model_dir` is what the settings name now: of another run, that may be better weights than those
-    this run began with. ConfigError if the first weights are gone and `must_be_same`.
+    `model_dir` is the directory that the settings name now. If they name another run, that may have better weights by
+    now. ConfigError if the first weights are gone and `must_be_same`.
     """
     if not run_dir.origin.is_file():
         began = {"directory": str(model_dir.absolute()), "weights": fingerprint(model_dir)}
@@ -207,7 +208,7 @@ def _run_of(name: str) -> RunDir | None:
 
 
 def _trained_model(name: str) -> str:
-    """The model that a run and the runs before it began with; `name` itself where it is no run."""
+    """The model with which a run, or the first of the runs before it, began; `name` itself if it is no run."""
     if (run := _run_of(name)) is None:
         path = Path(name).expanduser()
         return str(path.absolute()) if path.is_dir() and name not in BUILT_IN else name
@@ -223,9 +224,8 @@ def find_served_model(config: Config, *, plugins: Plugins) -> FoundModel:
 
 
 def find_trained_model(config: Config, *, plugins: Plugins, preset: PresetSpec) -> FoundModel:
-    """The model that a run starts from; ConfigError unless the run can use it.
-
-    Installed packages are looked at first, since a model may have to be fetched.
+    """The model that a run starts from. ConfigError unless the run can use it. Missing packages are reported first,
+    since a model may have to be fetched.
     """
     engine_class(config, plugins).check_installed()
     directory = find_model(config.init_from or config.model)
@@ -262,7 +262,7 @@ def whose_weights(model_dir: Path) -> str:
 
 
 def _is_among_runs(path: Path) -> bool:
-    """Whether `path` stands where runs do: `runs/nope` is no id for the hub."""
+    """Whether `path` is in a directory of runs: `runs/nope` is no id for the hub."""
     default = path.parent == Path(RunSection().dir)
     return default or any(path.parent.glob("*/config.toml"))
 
@@ -274,7 +274,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _is_newer(checkpoint: Path, export: Path) -> bool:
-    """Whether the run went on after it had written its final weights, if it has."""
+    """Whether the run went on after it wrote its final weights."""
     if not (export / "config.json").is_file():
         return True
     files = [path for path in checkpoint.glob("[!.]*") if path.is_file()]
@@ -340,7 +340,7 @@ def _plugins_of_run(config: Config) -> Plugins:
 
 
 def keep_description(model_dir: Path, run_dir: RunDir) -> None:
-    """Copy all of the model but its weights into the run: a checkpoint needs it to become a model."""
+    """Copy the model without its weights into the run. A checkpoint needs these files to become a model."""
     if run_dir.model.is_dir():
         return
     with whole_directory(run_dir.model) as partial:

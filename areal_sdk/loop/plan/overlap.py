@@ -15,7 +15,7 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.types import Task
 
 MAX_COMPARED = 100_000
-"""Training tasks that held-out tasks are compared with: more of them would take seconds."""
+"""Maximum number of training tasks that held-out tasks are compared with. More would take seconds."""
 
 
 def warn_of_overlap(
@@ -26,7 +26,7 @@ def warn_of_overlap(
 ) -> tuple[str, ...]:
     """A warning for each split that measures tasks which are trained on.
 
-    `labels` are those of a mixture, which its tasks have as their source and other tasks have not.
+    `labels` are the sources of a mixture, which only its own tasks carry.
     """
     known = train.first if isinstance(train, TaskStream) else train
     warnings = []
@@ -43,7 +43,7 @@ def warn_of_overlap(
 def trained_on(
     config: Config, held_out: HeldOut, split: str, *, program: Program, plugins: Plugins
 ) -> str:
-    """A warning where the model is a run that trained on the tasks that are measured; else empty."""
+    """A warning if the model is a run that trained on the measured tasks; else empty."""
     run = run_of(config.model)
     if run is None:
         return ""
@@ -68,7 +68,7 @@ def run_of(model: str) -> RunDir | None:
 
 
 def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins) -> Sequence[Task]:
-    """The training tasks of `run`; none where they are far away, or given from Python."""
+    """The training tasks of `run`; none if they are on the hub, or were given from Python."""
     trained = run.read_config()
     tasks, is_mixture = trained.get("tasks"), bool(trained.get("mixture"))
     is_lost = (
@@ -85,8 +85,7 @@ def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins
 
 
 def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -> str:
-    """The number of held-out tasks that are training tasks, and the number of all; empty if none
-    are."""
+    """The number of held-out tasks that are training tasks, and of all held-out tasks; empty if none are."""
     num_shared, num_tasks = _num_shared(held_out.tasks, known, labels), len(held_out.tasks)
     if not num_shared:
         return ""

@@ -26,7 +26,7 @@ def load_plugins_of(config: Config) -> Plugins:
 
 
 def make_observers(config: Config, plugins: Plugins) -> None:
-    """Make the observers that the settings name. ConfigError for one that could not observe."""
+    """Make the observers that the settings name. ConfigError if one of them could not observe."""
     for name in config.observers:
         plugins.observe(name, config.options.get(f"observer.{name}", {}))
 
@@ -84,7 +84,7 @@ def make_engine(
 
 
 def check_engine(config: Config, plugins: Plugins) -> None:
-    """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
+    """Raise ConfigError if no plugin has the engine, or if it would ignore a setting."""
     name = engine_name(config.engine)
     plugins.engines.reference(name)
     _check_shareable(config, engine_class(config, plugins))
@@ -152,9 +152,8 @@ class ChosenAlgorithm:
 
 
 def choose_algorithm(config: Config, plugins: Plugins) -> ChosenAlgorithm:
-    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
-
-    Another trainer than ours may read another kind of preset: it checks that itself.
+    """The algorithm. ConfigError if its parts do not go together, or if it could not learn. A plugin's trainer may
+    read another kind of preset, which it checks itself.
     """
     chosen = ChosenAlgorithm(find_preset(config, plugins))
     if not has_own_trainer(config):
@@ -224,7 +223,7 @@ _LEARNING = {None: Learning.EPISODES, "reward_model": Learning.REWARDS}
 
 
 def dynamic_sampling_warning(config: Config, idle_groups: IdleGroups) -> str | None:
-    """A line for the user where dynamic sampling has nothing to replace."""
+    """A line for the user if dynamic sampling has nothing to replace."""
     if not config.rollout.dynamic_sampling or idle_groups is not IdleGroups.NONE:
         return None
     name = config.algorithm.name
@@ -232,7 +231,7 @@ def dynamic_sampling_warning(config: Config, idle_groups: IdleGroups) -> str | N
 
 
 def check_learns(config: Config, *, learns_alone: bool) -> None:
-    """ConfigError for an algorithm that compares siblings where episodes have none."""
+    """Raise ConfigError if the algorithm compares siblings and episodes have none."""
     if config.rollout.group_size > 1 or learns_alone:
         return
     name = config.algorithm.name

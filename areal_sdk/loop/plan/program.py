@@ -30,7 +30,7 @@ class Program:
 
     name: str
     agent: AgentLike | AgentSpec
-    """A spec where other processes make the agent (`rollout.workers`, `rollout.nodes`)."""
+    """The agent, or its spec if other processes make it (`rollout.workers`, `rollout.nodes`)."""
     tasks: TasksFn | None = None
     """`tasks(split)` of the agent's file."""
     demonstrations: DemonstrationsFn | None = None
@@ -191,7 +191,7 @@ def _pick(module: ModuleType, where: str, name: str) -> object:
 
 
 def _lacks_run(item: object, module: ModuleType) -> bool:
-    """Whether it is meant as an agent, and has no method that plays."""
+    """Whether an object is meant as an agent, but has no method that plays."""
     return (
         inspect.isclass(item)
         and issubclass(item, (Agent, RolloutWorkflow))
@@ -201,7 +201,7 @@ def _lacks_run(item: object, module: ModuleType) -> bool:
 
 
 def _plays(item: object, module: ModuleType) -> bool:
-    """Whether it is a function of (task, context), whatever it is called."""
+    """Whether an object is a function of (task, context), whatever its name."""
     if not inspect.isfunction(item) or item.__module__ != module.__name__:
         return False
     return [*inspect.signature(item).parameters][:2] == ["task", "context"]
@@ -218,7 +218,7 @@ def _is_agent(item: object, module: ModuleType) -> bool:
 
 
 def _has_areal_signature(cls: type[Any]) -> bool:
-    """AReaL's agents: `run(self, data, **extra)` or `arun_episode(self, engine, data)`."""
+    """Whether an object is an agent of AReaL: `run(self, data, **extra)` or `arun_episode(self, engine, data)`."""
     if inspect.iscoroutinefunction(getattr(cls, "arun_episode", None)):
         return True
     run = getattr(cls, "run", None)

@@ -21,7 +21,7 @@ SYSTEM_ROLES = ("system", "developer")
 ANSWERING = ("assistant", "tool")
 """Roles that an answer may begin with."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Names of an assistant's thoughts in data; the first is the one that is read on."""
+"""Names of an assistant's thoughts in data. The first is the name that is used from then on."""
 
 CONVERSATION = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}'
 DIFFERENT_PROMPTS = "'chosen' and 'rejected' begin differently, before they answer"
@@ -37,14 +37,14 @@ class Conversation:
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     where: str = ""
-    """The file and the line, or the episode, for what is said about it."""
+    """The file and the line, or the episode, as messages name them."""
     system: str = ""
-    """A system message beside the messages, which have none."""
+    """A system message that was given beside the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two ways to go on from the same messages."""
+    """Two answers to the same messages."""
 
     messages: tuple[Message, ...]
     chosen: tuple[Message, ...]
@@ -143,10 +143,8 @@ def _pair(row: Mapping[str, Any], where: str) -> Pair:
 def _without_prompt(
     prompt: tuple[Message, ...], row: Mapping[str, Any], key: str
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The messages before an answer, and the answer alone: data may repeat the prompt in it.
-
-    If the answer does not repeat the prompt, the messages are `prompt` itself. Only one of both needs to
-    have a system message.
+    """The messages before an answer, and the answer alone. Data may repeat the prompt in the answer. If the answer
+    does not, the messages are `prompt` itself. The system message may be missing in one of the two.
     """
     said = _answer(row[key], key)
     if said[0]["role"] in ANSWERING:
@@ -182,14 +180,13 @@ def _alike(one: Sequence[Message], other: Sequence[Message]) -> bool:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """The number of messages with which two whole conversations begin alike, up to an answer of
-    each."""
+    """The number of common messages at the start of two whole conversations, up to an answer of each."""
     most = min(len(chosen), len(rejected)) - 1
     return next((i for i in range(most) if not _same(chosen[i], rejected[i])), max(0, most))
 
 
 def _same(one: Message, other: Message) -> bool:
-    """Whether two messages are the same. In an answer every character counts, for answers are compared."""
+    """Whether two messages are the same. In an answer every character counts, because answers are compared."""
     return one == other or (one["role"] not in ANSWERING and _alike([one], [other]))
 
 
@@ -254,7 +251,7 @@ def _with_weight(message: Message, what: str) -> Message:
 
 
 def _check_call(call: Mapping[str, Any], what: str) -> None:
-    """BadRowError for a call that no model should learn to make."""
+    """Raise BadRowError for a call that no model should learn to make."""
     arguments = call["function"].get("arguments")
     try:
         is_object = isinstance(orjson.loads(arguments or ""), dict)

@@ -26,7 +26,7 @@ from areal_sdk.types import Task
 def load_tasks(
     config: Config, *, program: Program, plugins: Plugins, say: Callable[[str], None]
 ) -> Sequence[Task] | TaskStream:
-    """The training tasks in a stable order: all of it, or a stream where a generator goes on and on.
+    """The training tasks in a stable order: all of them, or a stream if a generator does not end.
 
     Empty or ambiguous data is an error here, not later.
     """
@@ -70,7 +70,7 @@ class HeldOut:
 
     @property
     def digest(self) -> str:
-        """Tells these tasks from others, in this run and when it is resumed."""
+        """Digest of the tasks, by which a resumed run recognises them."""
         digest = blake2b(digest_size=8)
         for task in self.tasks:
             digest.update(orjson.dumps([task.id, content_of(task)]))
@@ -86,10 +86,9 @@ def load_held_out(
     plugins: Plugins,
     say: Callable[[str], None],
 ) -> HeldOut:
-    """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. It says so if nobody set that.
-
-    Files often hold one source after the other, so the first tasks are no sample of the rest. If a
-    generator goes on and on, they are drawn from its first tasks all the same, and it says so.
+    """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. Says so if this limit is the
+    default. Files often hold one source after the other, so the first tasks are no sample of the rest. If a generator
+    does not end, the tasks are drawn from its first ones, which is said too.
     """
     _check_given_once(program, split, source)
     if source is None and config.mixture and split not in program.given:
@@ -119,7 +118,7 @@ def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
 
 
 def content_of(task: Task, labels: Collection[str] = ()) -> str:
-    """The data of a task as text, but for a source among `labels`; empty if they are no JSON."""
+    """The data of a task as text, without a source among `labels`; empty if the data are no JSON."""
     data = {k: v for k, v in task.data.items() if k != "source" or v not in labels}
     try:
         return orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
@@ -145,7 +144,7 @@ class _Given:
     """Gives them, once for each pass."""
     is_finite: bool
     travel_to: str
-    """The part that takes the tasks to another process; empty if none does."""
+    """The part for which tasks travel to another process; empty if there is none."""
 
     def begin(self) -> Iterator[Task]:
         """One pass over them, each checked as it is read."""
@@ -215,7 +214,7 @@ def _find(
 
 
 def _traveller(config: Config) -> str:
-    """The part that takes tasks to another process; empty if none does."""
+    """The part for which tasks travel to another process; empty if there is none."""
     if config.rollout.workers:
         return f"an agent's worker (rollout.workers = {config.rollout.workers})"
     if config.rewards:
@@ -311,7 +310,7 @@ def mixture_has_held_out(config: Config) -> bool:
 
 
 def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:
-    """The tasks, none of which may have the id of another."""
+    """The tasks. ConfigError if two have the same id."""
     by_id: dict[str, Task] = {}
     for task in tasks:
         if by_id.setdefault(task.id, task) is not task:

@@ -98,10 +98,10 @@ async def choose_ranks(
 async def _largest(
     counts: Sequence[int], has_room: Callable[[int, float], Awaitable[bool]], *, timeout_s: float
 ) -> int | None:
-    """The largest of `counts` with room, all questions within `timeout_s`. `counts`: the largest first.
+    """The largest of `counts` for which there is room, found within `timeout_s`. `counts` has the largest first.
 
-    After the largest the rest is halved by each question, since who has room for some has room for fewer:
-    an answer to each number would leave a run of many ranks no time for any.
+    After the largest, each question halves the rest, because room for some ranks is room for fewer. Asking for each
+    number would take too long for a run of many ranks.
     """
     share_s = timeout_s / (1 + (len(counts) - 1).bit_length())
     found, index = None, 0

@@ -25,9 +25,8 @@ def make_gateway(
     users: Sequence[User] | None = None,
     membership: Membership | None = None,
 ) -> Gateway:
-    """`sampling` is for callers from outside; a run gives its own sessions theirs.
-
-    `membership` is of one of several gateway processes, which are told who the `users` are.
+    """The gateway. `sampling` is for callers from outside; sessions of the run bring their own. `membership` and
+    `users` are given to each of several gateway processes.
     """
     return Gateway(
         engine,
@@ -46,14 +45,14 @@ def make_gateway(
 
 
 def callers_sampling(config: Config) -> SamplingPolicy:
-    """The sampling of callers' turns: as the run says if it learns from them, else as they ask."""
+    """The sampling of callers' turns. The run decides if it learns from them, else the callers do."""
     if config.serve.learn:
         return rollout_sampling(config.rollout)
     return SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
 
 
 def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
-    """The sampling of training episodes' turns, and the choice of turns that are trained."""
+    """The sampling of turns in training episodes, and which of them are trained."""
     return SamplingPolicy(
         mode=rollout.sampling,
         temperature=rollout.temperature,
@@ -85,13 +84,13 @@ QUOTAS = set(Quota.model_fields)
 
 
 class UserSection(Quota):
-    """One user of a users file; a quota that is not given is the server's."""
+    """One user of a users file. Missing quotas are those of the server."""
 
     api_key: Annotated[str, Field(repr=False)]
 
 
 def read_users(config: Config) -> list[User]:
-    """The users of `serve.users`; a quota that a user has not is the server's."""
+    """The users of `serve.users`. Missing quotas are those of the server."""
     path = config.serve.users
     if path is None:
         return []
@@ -110,7 +109,7 @@ def read_users(config: Config) -> list[User]:
 
 
 def _problem(error: ValidationError) -> str:
-    """The first problem, without the values: one of them is a key."""
+    """The first problem without values, because one of the values is a key."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "is no table"
     known = ", ".join(UserSection.model_fields)

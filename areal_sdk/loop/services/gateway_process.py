@@ -1,6 +1,6 @@
 """The entry of a gateway process of `serve`, and the main process's way to open all of them.
 
-The main process has the engine, the records and what learns, and serves no HTTP.
+The main process has the engine, the records and the trainer, and serves no HTTP.
 """
 
 import logging
@@ -154,7 +154,7 @@ def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:
 
 
 def _pack_record(live: ExternalSession) -> Sequence[Buffer]:
-    """The session's record and its index line; nothing of a session without turns."""
+    """The record of a session and its line in the index; nothing for a session without turns."""
     if not live.session.turns:
         return ()
     record = prepare(to_episode(live), split=SPLIT)

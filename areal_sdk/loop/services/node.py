@@ -1,6 +1,6 @@
 """The entry of a rollout node: the players of a run in a process of its own, and no engine or trainer.
 
-The main process says which agent, model and rewards, and where the engine is; both sides are here.
+The main process names agent, model, rewards and the address of the engine. Both sides are in this module.
 """
 
 import logging
@@ -27,7 +27,7 @@ from areal_sdk.rollout.nodes.server import NodeServer
 
 ENTRY = "areal_sdk.loop.services.node:main"
 HOST = "127.0.0.1"
-"""Agents of a node are on the machine of the node, and so is its gateway."""
+"""Address of a node's gateway, which only agents on the node's machine call."""
 
 
 def node_specs(

@@ -1,4 +1,4 @@
-"""The services of a run: engine, trainer, and who plays: agents, gateway and rewards, here or in nodes.
+"""The services of a run: engine, trainer, and the players (agents, gateway and rewards), here or in nodes.
 
 They are started together and closed in reverse order. If engine and trainer share a device, the trainer gets the
 engine's memory for each step, and the engine gets it back for the next weights.
@@ -50,7 +50,7 @@ from areal_sdk.types import WeightUpdate
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """A model being served (and, with a trainer, trained), and who plays on it."""
+    """A model that is served, and perhaps trained, and the players that use it."""
 
     config: Config
     run_dir: RunDir
@@ -107,9 +107,9 @@ async def open_services(
     most_ranks: int | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[Services]:
-    """Start engine, gateway and agents, and the trainer where there is an algorithm to learn with.
-
-    `most_ranks`: so many trainer ranks had room when the run was begun again to take them. Whatever fails, all of them are closed.
+    """Start engine, gateway and agents, and the trainer if there is an algorithm. `most_ranks` is the number of
+    trainer ranks for which there was room when the run began again in order to grow. Whatever fails, all services are
+    closed.
     """
     async with AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(
@@ -184,7 +184,7 @@ async def _start_together(
     agent: AgentLike | None,
     stack: AsyncExitStack,
 ) -> None:
-    """Start them side by side, since each loads for long; the agent is closed with `stack`."""
+    """Start the parts side by side, since each takes long to load. The agent is closed with `stack`."""
     if isinstance(agent, CommandAgent | AgentPool):
         stack.push_async_callback(agent.aclose)
     async with asyncio.TaskGroup() as starting:
@@ -256,13 +256,13 @@ async def open_launcher(
 
 
 async def _close_together(parts: Sequence[InferenceEngine | Trainer]) -> None:
-    """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
+    """Close the parts side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
     await asyncio.gather(*(part.aclose() for part in parts))
 
 
 @asynccontextmanager
 async def fail_with_ranks(trainer: Trainer) -> AsyncIterator[None]:
-    """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
+    """End the block if a rank dies, even while no call to it runs: rollouts can take long."""
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
         try:
@@ -276,7 +276,7 @@ async def _watch_ranks(trainer: Trainer) -> None:
 
 
 HANDOVER_TIMEOUT_S = 900.0
-"""A server in the middle of its start is waited for."""
+"""Deadline of handing the device over, in seconds. A server in the middle of its start is waited for."""
 
 
 async def hand_to_trainer(engine: InferenceEngine) -> None:
@@ -295,7 +295,7 @@ async def hand_to_engine(engine: InferenceEngine, trainer: Trainer) -> None:
 
 
 async def update_and_resume(engine: InferenceEngine, update: WeightUpdate) -> None:
-    """Serve `update`; requests that were held go on under it."""
+    """Serve `update`. Held requests continue under the new weights."""
     await engine.update_weights(update)
     if engine.info.shares_device:
         await engine.resume()

@@ -1,6 +1,6 @@
 """The players of episodes in one process: agents, the gateway that they call, and rewards.
 
-The main process has them, or each rollout node does: this is the same code.
+The main process has them, or each rollout node has; the code is the same.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ class Players:
     gateway: Gateway
     rewards: RewardPool | None
     longer_context: str
-    """The setting that makes the context longer, if a setting makes it short."""
+    """The setting that would make the context longer, if a setting limits it."""
 
     @property
     def pids(self) -> dict[str, int]:
@@ -37,7 +37,7 @@ class Players:
         return self.agent.pids if isinstance(self.agent, AgentPool) else {}
 
     def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
-        """Plays this program's episodes: `async with` it."""
+        """A runner of this program's episodes, to be used with `async with`."""
         rollout = self.config.rollout
         on_error = rollout.on_agent_error
         return EpisodeRunner(
