@@ -37,6 +37,7 @@ COMMANDS = {
     "serve": "Serve a model to any OpenAI client.",
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
+    "explain": "Explain a token: who sampled it, and what a step made of it.",
     "runs": "List runs, newest first, or compare some of them.",
     "fetch": "Copy a run from its mirror.",
     "plan": "Predict what N GPUs will give, and how to split them.",
@@ -49,6 +50,7 @@ COMMANDS = {
 
 _MODULES = {
     "inspect": "records.inspect",
+    "explain": "records.explain",
     "runs": "records.runs",
     "sft": "finetune.commands",
     "dpo": "finetune.commands",
