@@ -80,7 +80,8 @@ class FollowedRun:
         return read_episode(self.run_dir.episodes, summary)
 
     def tokens(self, record: EpisodeRecord) -> EpisodeTokens | None:
-        """What its step made of the tokens of an episode; None if no step did, or if the step's file is gone."""
+        """The record of an episode's tokens in the step that trained it; None if no step did, or if the step's file
+        is gone."""
         if record.step is None:
             return None
         if self._tokens is None or self._tokens[0] != record.step:

@@ -310,8 +310,8 @@ def _episodes_of(
 def read_appended(
     directory: Path, since: Mapping[str, int], until: Mapping[str, int]
 ) -> Iterator[EpisodeSummary | tuple[str, dict[str, Any]] | None]:
-    """What each line between two sizes of the index files adds, in order: an episode, or its id and what a step
-    made of it. None for a resume: what was read before may be undone."""
+    """Yield the additions of each line between two sizes of the index files, in order: an episode, or its id and the
+    values that a step gave it. None stands for a resume, which may undo earlier lines."""
     for prefix in (_PLAYED, _MEASURED):
         for stem in file_stems(directory, prefix):
             start = since.get(stem, 0)

@@ -22,7 +22,7 @@ ORDERS: Mapping[str, Callable[[EpisodeSummary], float | None]] = {
     "longest": lambda one: -one.num_tokens,
     "slowest": lambda one: -one.duration_s,
 }
-"""What an order sorts by, smallest first. Episodes without the value are left out. `newest` needs none."""
+"""The value by which an order sorts, smallest first. Episodes without the value are left out. `newest` needs none."""
 
 
 def row_of(one: EpisodeSummary) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _evaluations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _happened(run: FollowedRun) -> list[dict[str, Any]]:
-    """What an event line on the curves says: when, which kind, and which text."""
+    """The time, the kind and the text of an event line on the curves."""
     found = []
     for event in run.events:
         kind, at = event["kind"], {"step": event.get("step", 0), "time": event["time"]}

@@ -106,7 +106,8 @@ def read_tokens(run: FollowedRun, query: Mapping[str, str]) -> JSON:
 
 
 def _trainer_columns(seen: EpisodeTokens, episode: Episode) -> JSON:
-    """What the step made of each token, in the order of `read_tokens`: null for context and where it made nothing."""
+    """The step's record of each token, in the order of `read_tokens`: null for context, and for tokens without a
+    record."""
     columns: JSON = {name: [] for name in (*_NUMBERS, "why")}
     for turn, tokens in zip(episode.turns, seen.turns, strict=True):
         for name in _NUMBERS:
@@ -126,7 +127,7 @@ _REASONS: Mapping[int, str] = {
 
 
 def _reason(flags: int) -> str:
-    """Why a term did not act as it was: `clipped low`."""
+    """The reason why a term did not act as it was: `clipped low`."""
     plain = TokenFlag.COUNTED | TokenFlag.TERM
     found = (str(flag.name).lower().replace("_", " ") for flag in TokenFlag(flags & ~plain))
     return ", ".join(found)
