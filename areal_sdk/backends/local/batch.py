@@ -7,9 +7,9 @@ from areal_sdk.backends.local.forward.model import DecodeRun, ForwardInput, Pref
 from areal_sdk.backends.local.scheduler import Work
 
 CPU_PADDING = 192
-"""Padded positions in an attention call that cost as much as one more call."""
+"""Number of padded positions that cost as much as one more attention call."""
 CUDA_PADDING = 1 << 20
-"""Padded positions that a call on a GPU may have: launches cost time there, padding does not."""
+"""Number of padded positions that a call on a GPU may have, where launches cost time and padding does not."""
 
 
 def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0) -> ForwardInput:
@@ -52,7 +52,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
 
 
 def _decode_runs(work: list[Work], padding_limit: int, *, device: torch.device) -> list[DecodeRun]:
-    """Neighbouring rows together while their unequal lengths waste little."""
+    """Runs of neighbouring rows whose unequal lengths waste little."""
     runs: list[DecodeRun] = []
     first = 0
     longest = wasted = 0

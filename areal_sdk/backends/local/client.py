@@ -43,8 +43,8 @@ class LocalEngineClient(EngineClient):
         self._version = 0
 
     async def told(self, state: Mapping[str, Any]) -> None:
-        """Take news of where the engine is. An engine that does not answer is down just now:
-        requests wait for it."""
+        """Take the engine's new address. If the engine does not answer, it is down for the moment, and requests
+        wait."""
         self._state = state
         try:
             await self._connect(state)
@@ -103,7 +103,8 @@ class LocalEngineClient(EngineClient):
         return self._requester
 
     async def _return(self) -> None:
-        """Connect again: the engine may live, and only the link to it was down. Else wait for news of it."""
+        """Connect again, since perhaps only the link was down. Otherwise wait until the main process tells a new
+        address."""
         news = self._news
         async with self._returning:
             if news.is_set():

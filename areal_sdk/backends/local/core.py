@@ -28,7 +28,7 @@ _DTYPES = {
     "float16": torch.float16,
 }
 _PREFILL_CHUNK = {"cpu": 256, "cuda": 4096}
-"""Tokens a step. More is no faster, it only makes those who decode wait longer."""
+"""Maximum number of prefilled tokens a step. More would not be faster and would delay decoding requests."""
 _DEFAULT_CPU_KV_BYTES = 4 * 1024**3
 
 
@@ -103,9 +103,8 @@ class EngineCore:
         self.version = version
 
     def step(self) -> list[SampledToken]:
-        """One forward; the tokens it sampled. Finished sequences are already removed.
-
-        An EngineError when the weights do not give a distribution; then no sequence can go on.
+        """Run one forward, and return the tokens that it sampled. Finished sequences are removed by then. EngineError
+        if the weights do not give a distribution: then no sequence can continue.
         """
         work = self.scheduler.plan()
         if not work:

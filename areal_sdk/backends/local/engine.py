@@ -124,7 +124,7 @@ class LocalEngine(ConfiguredEngine):
         self._base = ""
         """Fingerprint of the weights that the first worker was started with."""
         self._entrance: _Entrance | None = None
-        """The entrance for other processes; None while none are let in."""
+        """The entrance for other processes; None if there is none."""
         self._update_lock = asyncio.Lock()
         self.last_pause_s = 0.0
         """Seconds for which the last weight update held generation."""
@@ -193,7 +193,7 @@ class LocalEngine(ConfiguredEngine):
                 yield chunk
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """The whole completion, sent once: cheaper than a stream that nobody watches."""
+        """The whole completion, sent once, which is cheaper than a stream."""
         async with aclosing(self._requester.chunks(request, is_streamed=False)) as chunks:
             return await collect(chunks)
 
@@ -227,7 +227,7 @@ class LocalEngine(ConfiguredEngine):
         return EngineEntrance(CLIENT, await self._listen(self._entrance))
 
     async def _listen(self, entrance: "_Entrance") -> dict[str, JSON]:
-        """Have the worker listen for clients; what these need to know."""
+        """Have the worker listen for clients. Returns the address and the key that they need."""
         host = self.child.host or entrance.host  # its own machine, where a launcher chose another
         asked = {"host": host, "token": entrance.token}
         port = (await self._call("open_entrance", asked))["port"]

@@ -12,10 +12,10 @@ _SAMPLING = [field.name for field in fields(Sampling)]
 
 
 class LocalOptions(EngineSection):
-    """`[engine]`, and what only this engine is told."""
+    """The settings of `[engine]`, and further ones that only this engine gets."""
 
     kv_memory_gb: float | None = None
-    """Gigabytes for keys and values; default: a share of the memory that is free."""
+    """Gigabytes for keys and values; default: a share of the free memory."""
     deterministic: bool = False
     """`run.deterministic`: batches of one shape, so that outputs are the same bit by bit."""
 

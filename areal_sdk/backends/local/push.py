@@ -13,7 +13,7 @@ from areal_sdk.process import Child
 from areal_sdk.process.threads import in_thread
 
 CHUNK_BYTES = 16 * 2**20
-"""The memory of both sides beside the weights."""
+"""Size of a chunk, which is the memory that both sides need beside the weights."""
 CHUNK_TIMEOUT_S = 60.0
 """Seconds for one chunk to arrive and be written on the other machine."""
 
@@ -43,7 +43,8 @@ async def push(child: Child, path: Path) -> str:
 
 
 class Received:
-    """The weights that are being received, or were: one file without a name, which ends with this process."""
+    """The weights that are being received, or were received: one file without a name, which ends with this
+    process."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None

@@ -17,7 +17,8 @@ from areal_sdk.errors import (
 from areal_sdk.process import Child
 
 IDLE_TIMEOUT_S = 120.0
-"""The worker sends something to every open stream every few seconds, even while it waits."""
+"""Seconds of silence after which a stream counts as broken. The worker sends something to every open stream every few
+seconds."""
 
 LEAST_TEMPERATURE = 1e-20
 LARGEST_SHIFT = 1e6
@@ -36,7 +37,7 @@ class Requester:
     async def chunks(
         self, request: GenerateRequest, *, is_streamed: bool
     ) -> AsyncGenerator[GenerateChunk, None]:
-        """The parts of an answer; without `is_streamed` one, which is cheaper."""
+        """The parts of an answer. Without `is_streamed` it is one part, which is cheaper."""
         check(request, self.info, deterministic=self.deterministic)
         payload = encode_generate(Generate(request, is_streamed))
         with engine_errors():
@@ -50,7 +51,7 @@ class Requester:
 
 
 def check(request: GenerateRequest, info: EngineInfo, *, deterministic: bool) -> None:
-    """Refuse, with the cure, what the worker of such an engine could not do."""
+    """Refuse a request that the worker of such an engine could not serve, and name the cure."""
     sampling = request.sampling
     if not request.tokens:
         raise EngineError("the prompt is empty: send at least one token")
@@ -97,7 +98,7 @@ _RAISED_BY_WORKER = {kind.__name__: kind for kind in (EngineError, UnsupportedSc
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """Process faults as what they are to the caller: the engine could not do it."""
+    """Turn faults of processes into EngineError, which is what they are to the caller."""
     try:
         yield
     except RemoteError as exc:

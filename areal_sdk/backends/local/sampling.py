@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 _WHITESPACE = r"[ \n\t]{0,16}"
-"""White space that suffices to indent. Without a bound a policy may go on writing spaces until it
-is cut."""
+"""Pattern of white space, enough to indent. Without a bound a policy could write spaces until it is cut."""
 
 
 class Grammar:
@@ -43,7 +42,7 @@ class Grammar:
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Go on after `token`, which was allowed."""
+        """Advance by `token`, which must be allowed."""
         self._matcher.consume_token(token)
 
 
@@ -85,7 +84,7 @@ class SamplerRow:
     sampling: Sampling = field(default_factory=Sampling)
     num_top_logprobs: int = 0
     generator: Random = field(default_factory=Random)
-    """One uniform number a token: seeded, the request's draws are its own."""
+    """Generator of one uniform number a token. With a seed, the draws depend on the request alone."""
     grammar: Grammar | None = None
     """Tokens that it does not allow are never drawn."""
     prompt_tokens: frozenset[int] = frozenset()
@@ -184,7 +183,7 @@ def _draw(probabilities_SV: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
 
 
 def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
-    """Index of the first cumulated sum beyond the target: never an entry of probability 0."""
+    """Index of the first cumulated sum beyond the target, which is never an entry of probability 0."""
     found = torch.searchsorted(edges, target_S1, right=True)
     return found.clamp(max=edges.shape[1] - 1)
 
@@ -203,10 +202,8 @@ def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[SamplerRow]
 
 
 def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
-    """Penalties on what was said before (repetition: prompt and output, others: output), biases,
-    and minus infinity for what a grammar does not allow.
-
-    In place: the caller hands over a copy.
+    """Apply penalties on earlier tokens (repetition: of prompt and output, others: of the output), biases, and minus
+    infinity for tokens that a grammar does not allow. This is in place: the caller hands over a copy.
     """
     device, sampling = logits_V.device, row.sampling
     if sampling.repetition_penalty != 1.0:

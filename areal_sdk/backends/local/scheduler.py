@@ -20,7 +20,7 @@ from areal_sdk.backends.local.forward.kv_cache import (
 from areal_sdk.backends.local.sequence import Sequence
 
 WORTH_WAITING_FOR = 16
-"""Tokens: a shorter prefix is faster to compute again than to wait a step for."""
+"""Length of a prefix, in tokens, from which waiting a step for it is faster than computing it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Work:
 
     @property
     def reaches_end(self) -> bool:
-        """Whether a token is sampled after it."""
+        """Whether a token is sampled after this work."""
         return self.num_new == self.sequence.num_pending
 
     @property
     def is_decode(self) -> bool:
-        """Whether it is the newest token alone. A chunk may have one token and be none of that."""
+        """Whether this work is the newest token alone. A chunk of a prompt may have one token too."""
         return self.num_new == self.sequence.num_pending == 1
 
 
@@ -64,7 +64,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a finished or cancelled sequence; what it computed may serve others."""
+        """Forget a finished or cancelled sequence. Its KV may serve others."""
         if sequence not in self.running:
             self.waiting.remove(sequence)
             return
@@ -75,7 +75,7 @@ class Scheduler:
             self.kv.shrink()
 
     def clear(self) -> None:
-        """Forget everything, also what the rows hold: it may be NaN, and masked NaN is still NaN."""
+        """Forget everything, also the content of the rows: it may be NaN, and masked NaN is still NaN."""
         self.waiting.clear()
         self.running.clear()
         self.prefixes.clear()
@@ -116,7 +116,7 @@ class Scheduler:
         return max((sequence.num_tokens for sequence in self.running), default=1)
 
     def _preempt(self) -> None:
-        """The youngest goes back to the head of the queue, its KV to the idle prefixes."""
+        """Put the youngest request back at the head of the queue, and its KV among the idle prefixes."""
         row = len(self.running) - 1
         sequence = self.running[row]
         self._save(row)
@@ -193,7 +193,7 @@ class Scheduler:
         return decode + prefill
 
     def _choose_deterministically(self, placed: list[Work]) -> list[Work]:
-        """One prompt alone, or one token of all: shapes that do not depend on the company."""
+        """One prompt alone, or one token of each request: shapes that do not depend on other requests."""
         for work in placed:
             if work.num_new > 1 or not work.sequence.output:
                 num_new = min(work.num_new, self._prefill_chunk)

@@ -1,6 +1,6 @@
 """One request on its way through the engine.
 
-When a request is finished: stop tokens, stop strings, length.
+The module also decides when a request is finished: stop tokens, stop strings, length.
 """
 
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class Sequence:
     num_cached: int = 0
     """Prompt tokens that another request had computed."""
     stale_from: int | None = None
-    """Output tokens from this one on were sampled on KV of older weights (`kv_on_update="keep"`)."""
+    """First output token that was sampled on KV of older weights (`kv_on_update="keep"`)."""
 
     @property
     def num_tokens(self) -> int:
@@ -81,7 +81,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens whose KV is missing; at least one, the newest."""
+        """Number of tokens whose KV is missing; at least one, the newest."""
         return self.num_tokens - self.num_computed
 
     @property
@@ -94,6 +94,6 @@ class Sequence:
         return np.concatenate([self.prompt, np.asarray(self.output, dtype=np.int32)])
 
     def forget_kv(self) -> None:
-        """Compute everything again, from the prompt on."""
+        """Have everything computed again, from the prompt on."""
         self.num_computed = 0
         self.is_placed = False

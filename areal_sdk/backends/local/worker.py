@@ -20,7 +20,7 @@ from areal_sdk.process.network.guests import GuestDoor
 from areal_sdk.types import FinishReason
 
 HEARTBEAT_S = 5.0
-"""A stream that waits its turn hears from us this often: its silence means that we are stuck."""
+"""Seconds between signs of life to a stream that waits. A stream that stays silent means that the worker is stuck."""
 
 FOR_GUESTS = ("generate", "abort")
 """The requests that other processes than the main one may send: rollout nodes."""
@@ -45,7 +45,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """A request being answered, and what it has not been sent yet."""
+    """A request that is being answered, and the part of the answer that is not sent yet."""
 
     request: Request
     sequence: Sequence
@@ -147,7 +147,7 @@ class Worker:
         )
 
     def _abort(self, request: Request) -> None:
-        """End a request early; its stream gets what was sampled and a last chunk that says so."""
+        """End a request early. Its stream gets the sampled tokens and a last chunk that says so."""
         for answer in list(self._answers.values()):
             if answer.request_id == request.payload:
                 self._core.remove(answer.sequence)

@@ -1,4 +1,4 @@
-"""The client protocol: one inference server, in the words of the pool that uses it.
+"""The client protocol: the calls by which the pool uses one inference server.
 
 To train on another kind of server, subclass `HttpClient` and `RemoteEngine`; the pool, supervision,
 swaps, verification and failover then work on it. A client that can do more than sample and load a
@@ -45,13 +45,13 @@ class Deadlines:
     token_s: float = 300.0
     """Seconds between two tokens of a request, queueing and a swap of weights included."""
     control_s: float = 20.0
-    """Seconds of a small control call: pause, continue, version, model information."""
+    """Deadline in seconds of a small control call: pause, continue, version, model information."""
     weights_s: float = 300.0
-    """Seconds of a call that moves weights."""
+    """Deadline in seconds of a call that moves weights."""
     probe_s: float = 10.0
-    """Seconds of the one-token request that shows an idle server to be alive."""
+    """Deadline in seconds of the one-token request that shows that an idle server is alive."""
     busy_probe_s: float = 60.0
-    """The same where requests run: a long prefill lets nothing else through."""
+    """The same for a server with running requests, where a long prefill delays everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WeightLayout:
     sender."""
 
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Parameters that a server keeps as one: by its name, the parts in the order of concatenation."""
+    """Parameters that a server keeps as one: its name, and the parts in the order of concatenation."""
     vocabulary_multiple: int = 1
     """Number to a multiple of which embeddings are padded with rows of zeros."""
 
@@ -90,9 +90,9 @@ class ServerInfo:
     max_context: int | None = None
     """Context that the server was started with; None: the context that the model was made for."""
     num_kv_tokens: int = 0
-    """Tokens its KV pool holds, where a longer request can never run; 0: not known."""
+    """Number of tokens in the KV pool of a server in which a longer request can never run; 0: not known."""
     num_ranks: int = 1
-    """Processes that hold a part of the weights each."""
+    """Number of processes, each of which holds a part of the weights."""
     has_grammar: bool = False
     """Whether the server can constrain an answer to a JSON schema."""
     hashes_bytes: bool = False
@@ -120,7 +120,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The tokens sampled since the last delta, with their versions. An empty one: still alive."""
+    """The tokens sampled since the last delta, with their versions. An empty delta is a sign of life."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -158,11 +158,9 @@ class Scores:
 
 
 class ServerClient(ABC):
-    """One server. Every call has a deadline and fails with an `EngineError`:
-    `ServerFailedError` where another server may do better, `RequestRefusedError` where none would.
-
-    Labels name weights. A server keeps the label it was given with its weights and loses it when it
-    ends; a label that this run did not give is how a restart by somebody else is noticed.
+    """One server. Every call has a deadline and fails with an `EngineError`: `ServerFailedError` if another server
+    may do better, `RequestRefusedError` if none would. Labels name weights. A server gets its label with the weights
+    and loses it when it ends. A label that this run did not give shows that somebody else restarted the server.
     """
 
     kind: ClassVar[str] = "inference"
@@ -187,7 +185,7 @@ class ServerClient(ABC):
 
     @abstractmethod
     async def inspect(self, model: Path) -> ServerInfo:
-        """Learn what the server is; raise, naming the cure, when it cannot be trained against."""
+        """Ask the server for its properties. Raises, with the cure, if a run cannot train with it."""
 
     @abstractmethod
     def generate(self, attempt: Attempt) -> AsyncGenerator[Delta, None]:
@@ -206,10 +204,10 @@ class ServerClient(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close every open stream: their readers see a failure at once, not after a deadline."""
+        """Close every open stream, so that readers see a failure at once and not after a deadline."""
 
     def explain_refusal(self, request: GenerateRequest, error: RequestRefusedError) -> EngineError:
-        """The error that the user gets where the server refused `request`."""
+        """The error that the user gets if the server refused `request`."""
         return EngineError(str(error))
 
     # weights
@@ -231,7 +229,7 @@ class ServerClient(ABC):
         self._cannot("pause")
 
     async def resume(self) -> None:  # noqa: B027 - nothing to undo without `pause`
-        """Undo a pause; on a server that is not paused it does nothing."""
+        """End a pause. On a server that is not paused this does nothing."""
 
     async def checksums(self) -> dict[str, str]:
         """A hash of each parameter as the server holds it."""
@@ -282,14 +280,14 @@ class ServerClient(ABC):
         self._cannot("route requests")
 
     async def add_worker(self, address: str) -> None:
-        """Queued: it is registered once it has answered the router."""
+        """Queue a server for registration. It is registered once it has answered the router."""
         self._cannot("route requests")
 
     async def remove_worker(self, worker_id: str) -> None:
         self._cannot("route requests")
 
     def speak_for(self, clients: Sequence["ServerClient"]) -> None:
-        """Read streams as those of `clients`, the servers behind this router, are read."""
+        """Read streams in the same way as `clients`, the servers behind this router."""
         self._cannot("route requests")
 
     def _cannot(self, act: str) -> NoReturn:
@@ -299,7 +297,7 @@ class ServerClient(ABC):
 async def wait_until_ready(
     client: ServerClient, *, timeout_s: float, is_running: Callable[[], bool] = lambda: True
 ) -> None:
-    """Return once the server samples; `ServerFailedError` when it dies or is not in time."""
+    """Return once the server samples. `ServerFailedError` if it dies or is not in time."""
     last: EngineError | None = None
     ends_at = time.monotonic() + timeout_s
     while time.monotonic() < ends_at:

@@ -36,7 +36,7 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
 async def connect(
     server: Server, model: Path, limits: ServerLimits, *, start_timeout_s: float
 ) -> None:
-    """Wait until a server samples, and learn what it is."""
+    """Wait until a server samples, and ask for its properties."""
     process = server.process
     if process is None:
         await _wait_for_named(server, timeout_s=limits.connect_timeout_s)
@@ -55,8 +55,7 @@ async def connect(
 
 
 async def _wait_for_named(server: Server, *, timeout_s: float) -> None:
-    """Wait for a server that somebody else starts, perhaps just now. The log says at once that it
-    waits."""
+    """Wait for a server that somebody else starts. The log says at once that the run waits."""
     try:
         await server.client.probe()
     except EngineError as exc:
@@ -66,7 +65,7 @@ async def _wait_for_named(server: Server, *, timeout_s: float) -> None:
 
 
 def common_context(info: EngineInfo, servers: Sequence[Server]) -> int:
-    """A request must fit every server, or it could not move."""
+    """The context of the smallest server: a request must fit every server, or it could not move."""
     limits = [info.max_context]
     for server in servers:
         assert server.info is not None
@@ -75,7 +74,7 @@ def common_context(info: EngineInfo, servers: Sequence[Server]) -> int:
 
 
 async def check_agreement(servers: Sequence[Server], canary: Canary, model: Path) -> None:
-    """Servers that start with different weights would be one policy in name only."""
+    """Check that all servers start with the same weights, or they would be one policy in name only."""
     answers = await asyncio.gather(
         *(m.client.score(canary.tokens, canary.candidates) for m in servers)
     )

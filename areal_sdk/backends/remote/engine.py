@@ -52,9 +52,9 @@ CLIENT = "areal_sdk.backends.remote.sharing:RemoteEngineClient"
 class RemoteEngine(InferenceEngine):
     """Samples from servers of one kind: a subclass names their `client`.
 
-    A request whose server fails continues on another one from its recorded tokens. Servers of a
-    launcher are started by `start`, started again when they die, and stopped by `aclose`; servers
-    named by address are left as they are, and are taken to serve the checkpoint `model`.
+    A request whose server fails continues on another one from its recorded tokens. Servers of a launcher are started
+    by `start`, started again if they die, and stopped by `aclose`. Servers named by address are left as they are, and
+    are expected to serve the checkpoint `model`.
     """
 
     client: ClassVar[type[HttpClient]]
@@ -243,7 +243,7 @@ class RemoteEngine(InferenceEngine):
 
     @property
     def sender_pid(self) -> int | None:
-        """The child that moves weights; None before the first update."""
+        """Process id of the child that moves weights; None before the first update."""
         return self._started().sender_pid
 
     @property
@@ -265,7 +265,7 @@ class RemoteEngine(InferenceEngine):
         self._tell_outage = tell
 
     def _changed(self) -> None:
-        """The state of a server has changed."""
+        """React to a change of a server's state."""
         if self._entrance is not None:
             self._entrance.tell_soon()
         if self._pool.is_starting != self._is_away:
@@ -280,7 +280,7 @@ class RemoteEngine(InferenceEngine):
             await server.idle.wait()
 
     async def pause(self) -> None:
-        """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
+        """Have requests wait here and not in a server, so that no deadline passes meanwhile."""
         self._pool.running.clear()
         if self._entrance is not None:
             await self._entrance.tell()
@@ -330,7 +330,7 @@ class RemoteEngine(InferenceEngine):
                 raise error
 
     async def resume_memory(self) -> None:
-        """Servers hold the weights they had; requests wait on until `resume`."""
+        """Have servers take their memory back, with the weights they had. Requests wait until `resume`."""
         await asyncio.gather(*(take_back(self._pool, server) for server in self._pool.servers))
 
     # generation
@@ -364,7 +364,7 @@ class RemoteEngine(InferenceEngine):
             server.client = self.make_client(server.process.address, self._session)
 
     async def _check_all(self, error: EngineError) -> None:
-        """A router does not say whose fault it was: look at every server before asking again."""
+        """Look at every server before the next request, since a router does not say which one failed."""
         assert self._pool.entry is not None
         if self._checking is None or self._checking.done():
             self._pool.entry.gate.clear()  # or was it the router's own?

@@ -13,7 +13,8 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(slots=True)
 class ResumableRequest:
-    """Tokens handed out are final: the next attempt's prompt ends with them."""
+    """A request that continues on another server. Tokens that were handed out are final: the next attempt's prompt
+    ends with them."""
 
     request: GenerateRequest
     decode: Decode
@@ -59,7 +60,7 @@ class ResumableRequest:
         )
 
     def _stop_token(self, delta: Delta) -> tuple[int, int] | None:
-        """A server's `ignore_eos` may ignore the tokens of the request with those of the model."""
+        """The place of a stop token of the request, since a server's `ignore_eos` may ignore these too."""
         if not self.request.ignore_eos:
             return None
         wanted = self.request.stop_tokens
@@ -68,7 +69,7 @@ class ResumableRequest:
         return None if index is None else (index + 1, delta.tokens[index])
 
     def _stop_string(self, delta: Delta) -> tuple[int, str] | None:
-        """One that began in an earlier attempt, where no server saw all of it."""
+        """The place of a stop string that began in an earlier attempt, so that no server saw all of it."""
         stop, began_at = self.request.stop, self._attempt_began_at
         if not stop or began_at == 0:
             return None
@@ -84,8 +85,7 @@ class ResumableRequest:
 
 
 def fitted(request: GenerateRequest, info: EngineInfo, *, reserved_tokens: int) -> GenerateRequest:
-    """Refuse here, with the cure, what no server could do; cut the budget to the context.
-
+    """The request with its budget cut to the context. A request that no server could serve is refused with the cure.
     `reserved_tokens` of the context belong to the server.
     """
     room = info.max_context - len(request.tokens) - reserved_tokens

@@ -19,8 +19,8 @@ JSON = dict[str, Any]
 
 _NUM_ERROR_CHARACTERS = 300
 _KEEPALIVE_S = 3.0
-"""Seconds that an idle connection is kept. Servers close theirs after 5 s, and a call on a closed
-one would look like a failure."""
+"""Seconds that an idle connection is kept. Servers close connections after 5 s, and a call on a closed one would look
+like a failure."""
 _SUCCESS = (200, 202)
 """202: a router will do it soon."""
 _ALIVE = Delta()

@@ -15,10 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 async def lend(server: Server, *, label: str, patience_s: float) -> None:
-    """Have a server give its memory away. The engine's requests on it have ended before.
-
-    A server that does not is ended, if the engine started it; the supervisor starts it again later.
-    `patience_s` is how long a restart in progress, which takes memory too, may still last.
+    """Have a server give its memory away, after the engine's requests on it have ended. If it does not, and the
+    engine started it, it is ended, and the supervisor starts it again later. A restart in progress takes memory too;
+    it may last `patience_s` more.
     """
     try:
         async with asyncio.timeout(patience_s):
@@ -36,7 +35,7 @@ async def lend(server: Server, *, label: str, patience_s: float) -> None:
 
 
 async def take_back(pool: Pool, server: Server) -> None:
-    """Have a server take its memory back. A server that cannot is down until the supervisor revives it."""
+    """Have a server take its memory back. If it cannot, it is down until the supervisor revives it."""
     if not server.is_lending:
         return
     try:

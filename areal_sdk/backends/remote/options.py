@@ -48,7 +48,7 @@ class RemoteSection(Section):
         return "in_place" if engine.kv_on_update == "keep" else self.interrupt
 
     def check(self, engine: EngineSection, *, kind: str, capabilities: Capabilities) -> None:
-        """EngineError for a setting that servers of this kind cannot keep."""
+        """Raise EngineError for a setting that this kind of server does not support."""
         interrupt = self.interrupt_mode(engine)
         if self.router is not None and interrupt != "retract":
             raise EngineError(

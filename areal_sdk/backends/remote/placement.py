@@ -80,7 +80,7 @@ class PlacedServer(RunningServer):
         self._child.signal(number)
 
     async def begin(self) -> None:
-        """Start the server itself; it is ready some seconds later."""
+        """Start the server, which is ready some seconds later."""
         with _engine_errors():
             await self._host.call(ServerHost.start, timeout_s=CALL_TIMEOUT_S)
 
@@ -101,12 +101,12 @@ class PlacedServer(RunningServer):
         return all(seen)
 
     async def forget_weights(self) -> None:
-        """Free what its machine has received."""
+        """Free the weights that its machine has received."""
         with _engine_errors():
             await self._host.call(ServerHost.forget, timeout_s=CALL_TIMEOUT_S)
 
     async def checkpoint(self, files: Mapping[str, Path | None], *, version: int) -> str:
-        """A directory of its machine with `files`, by name; those without a path were received."""
+        """A directory on its machine with `files`, by name. Files without a path were received."""
         paths = {name: None if path is None else str(path) for name, path in files.items()}
         with _engine_errors():
             return await self._host.call(
@@ -119,7 +119,7 @@ class _NoPlaceError(EngineError):
 
 
 class PlacedServers(ServerStarter):
-    """The servers of an engine, each wherever `launcher` finds room. One that died may come back elsewhere."""
+    """The servers of an engine, placed where `launcher` finds room. A server that died may come back elsewhere."""
 
     def __init__(self, launcher: Launcher, recipe: Recipe, *, count: int) -> None:
         self.count = count
@@ -171,7 +171,7 @@ class PlacedServers(ServerStarter):
                 raise EngineError(_with_cure(told, recipe.too_many))
 
     async def _all(self, placing: Sequence["asyncio.Task[PlacedServer]"]) -> list[PlacedServer]:
-        """The placed servers; an error of a place says how many have theirs."""
+        """The placed servers. If there is no place for one, the error says how many are placed."""
         try:
             return await asyncio.gather(*placing)
         except _NoPlaceError as exc:

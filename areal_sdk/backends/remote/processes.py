@@ -23,7 +23,7 @@ from areal_sdk.process.network.ports import KeptPort
 
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
-"""Characters of a line that are shown: some servers write all of their settings into one line."""
+"""Maximum number of characters shown of a line, since some servers write all their settings into one line."""
 _GUARD = Path(__file__).with_name("_server_guard.py")
 
 
@@ -52,7 +52,7 @@ class RunningServer(Protocol):
     def is_running(self) -> bool: ...
 
     def last_lines(self) -> str:
-        """The end of its log, where this machine sees it."""
+        """The end of its log, if this machine sees it."""
 
     def signal(self, number: int) -> None: ...
 
@@ -110,8 +110,8 @@ def start_process(
 ) -> ServerProcess:
     """Start a server that listens on `port`; it is ready some seconds later (`wait_until_ready`).
 
-    Unless it `outlives_us` the kernel ends it with the *thread* that called this: call it in one
-    that lives as long as the server should, such as the event loop's.
+    Unless it `outlives_us`, the kernel ends it with the *thread* that called this. So call this in a thread that
+    lives as long as the server should, such as the event loop's.
     """
     arguments = [*command.arguments]
     if not outlives_us:
@@ -143,7 +143,7 @@ class ServerStarter(ABC):
         """A new server in place of one that ended, perhaps at another address."""
 
     def close(self) -> None:  # noqa: B027 - most keep nothing
-        """Let go of what is kept for servers that are started again. The servers are stopped already."""
+        """Free the resources that are kept for restarts. The servers are stopped already."""
 
 
 class ServerLauncher(ServerStarter):

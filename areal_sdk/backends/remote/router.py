@@ -21,7 +21,7 @@ _CHECK_EVERY_S = 5.0
 """Seconds between two checks: somebody else may register a server, or the router may have been
 started again."""
 _REGISTERED_CHECK_S = 0.05
-"""Pause between two looks while the router registers the servers: nothing tells when it has."""
+"""Pause between two looks while the router registers the servers, since it does not tell when it has."""
 
 
 class Router(Server):
@@ -45,7 +45,7 @@ class Router(Server):
         self.gate.set()
 
     async def keep(self, pool: Pool) -> None:
-        """Run until cancelled: only ready servers are behind the router, or nothing is sent there."""
+        """Keep only ready servers behind the router, until cancelled; while others are there, nothing is sent."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_EVERY_S):
@@ -63,7 +63,7 @@ class Router(Server):
                     self.gate.set()
 
     async def leave(self) -> None:
-        """Take our servers back; a router that is gone has none of them."""
+        """Remove the engine's servers from the router. A router that is gone has none."""
         with contextlib.suppress(EngineError):
             await self._register(())
 

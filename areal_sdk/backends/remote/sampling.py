@@ -42,7 +42,7 @@ class PoolSampler:
     """The label of a version."""
     version_of: Callable[[str], int]
     suspect: Callable[[Server, EngineError], Awaitable[None]]
-    """A request met a fault at a server."""
+    """Function that is called if a request met a fault at a server."""
     name: str = ""
     """Part of the ids of requests, since several processes send requests."""
     num_failovers: int = 0
@@ -95,7 +95,7 @@ class PoolSampler:
     async def _attempt(
         self, server: Server, resumable: ResumableRequest
     ) -> AsyncGenerator[Delta, None]:
-        """One server's part of a request. Ends after a final delta, `ABORT` included."""
+        """One server's part of a request, which ends after a final delta, `ABORT` included."""
         keeps_kv = self.mode == "in_place"
         attempt = Attempt(
             resumable.request,

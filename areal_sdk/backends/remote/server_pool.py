@@ -48,7 +48,7 @@ class Server:
         self.version = -1
         """The version that the server confirmed last."""
         self.is_tainted = False
-        """A push failed on it: it must be given the weights again, even if its label is the right one."""
+        """Whether a push failed on it. It must then get the weights again, even if its label is right."""
         self.num_running = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -64,7 +64,7 @@ class Server:
         self.lent_as = ""
         """The label under which it gave its memory away; empty while it has it."""
         self.is_interrupting = False
-        """The engine aborts its requests for a swap: an aborted stream is then no failure."""
+        """Whether the engine aborts its requests for a swap. An aborted stream is then no failure."""
         self.last_token_at = 0.0
         """Time of the last token on the monotonic clock."""
         self.expected_by = 0.0
@@ -91,7 +91,8 @@ class Server:
 
 
 class Pool:
-    """Placement: a session stays where its prefix is cached, others go where there is least."""
+    """Places requests on servers: a session stays where its prefix is cached, others go to the least loaded
+    server."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = list(servers)
@@ -156,7 +157,7 @@ class Pool:
     async def _patiently(
         self, wait: Callable[[], Awaitable[object]], is_done: Callable[[], bool], timeout_s: float
     ) -> None:
-        """Wait until it is done. A server that is being started has as long as its start may take."""
+        """Wait until a server is ready. If one is being started, wait as long as its start may take."""
         ends_at = time.monotonic() + timeout_s
         while not is_done():
             left_s = max(ends_at, self._expected_by) - time.monotonic()

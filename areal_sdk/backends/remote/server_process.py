@@ -26,7 +26,7 @@ from areal_sdk.process.user_code import load_user_object
 
 ENTRY = "areal_sdk.backends.remote.server_process:main"
 WATCH_EVERY_S = 0.5
-"""Seconds after which a lost server is noticed, when nobody asks for anything."""
+"""Seconds after which a lost server is noticed if no call comes."""
 STOP_S = 5.0
 """Seconds for a server to end by itself before it is killed."""
 
@@ -41,7 +41,8 @@ class LocalServer:
 
 
 class MakeServer(Protocol):
-    """Finds out on its machine how a server is started; ConfigError, with the cure, if it cannot be."""
+    """Function that finds out, on the server's machine, how the server is started. ConfigError, with the cure, if it
+    cannot be started."""
 
     def __call__(
         self, args: Mapping[str, JSON], *, model: Path, host: str, port: int
@@ -83,7 +84,7 @@ class ServerHost(Service, Protocol):
     """Contract of the process beside a server."""
 
     def start(self) -> Answer[int]:
-        """Start the server, which writes where this process writes. The answer is its process id."""
+        """Start the server, whose output goes where this process's output goes. Returns its process id."""
 
     def sees(self, files: list[list[str]]) -> Answer[list[bool]]:
         """Whether this machine has each of the files, which are told by their `identity`."""
@@ -137,7 +138,7 @@ class _Beside(ServerHost):
 
 
 def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:
-    """Makes `directory` one of links, by name, in place of those it had."""
+    """Make `directory` a directory of links, by name, in place of those that it had."""
     directory.mkdir(exist_ok=True)
     for former in directory.iterdir():
         if former.name not in links:
@@ -151,9 +152,8 @@ def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:
 
 
 def identity(path: Path) -> list[str]:
-    """Tells a file from another one of the same path on another machine: path, size, time of writing.
-
-    Empty if there is none.
+    """The identity of a file, to tell it from one with the same path on another machine: path, size, time of writing.
+    Empty if there is no file.
     """
     try:
         found = path.stat()

@@ -1,4 +1,4 @@
-"""Rollout nodes on a pool of servers: they send requests themselves, and the main process tells the rest.
+"""Rollout nodes on a pool of servers: nodes send requests themselves, and the main process does everything else.
 
 The main process alone supervises servers and changes weights. A node mirrors the pool: which servers
 there are, which of them are ready, and whether the engine is paused. Versions of tokens come from the
@@ -35,7 +35,7 @@ PROBE_EVERY_S = 1.0
 
 
 class Entrance:
-    """Tells the nodes of the pool, in the main process."""
+    """The main process's side: tells the nodes the state of the pool."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class Entrance:
         await self._tell(self.state())
 
     def tell_soon(self) -> None:
-        """Tell what is true by then. Nobody waits: a node that hears late meets faults, and goes on elsewhere."""
+        """Tell the nodes the state soon, without waiting for them. A node that learns it late meets faults, and
+        continues elsewhere."""
         self._is_due = True
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell_all(), name="news of the servers")
@@ -97,10 +98,9 @@ class Entrance:
 
 
 class RemoteEngineClient(EngineClient):
-    """Samples from the servers of the main process's engine.
-
-    News are followed in the order in which they come, and none waits for a server: a server that is new, or
-    at which a request met a fault, is asked in a task of its own, and used once it answers.
+    """Samples from the servers of the main process's engine. States are applied in the order in which they come, and
+    none waits for a server. A server that is new, or at which a request met a fault, is probed in a task of its own,
+    and used once it answers.
     """
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
@@ -121,7 +121,8 @@ class RemoteEngineClient(EngineClient):
         return self._version
 
     async def told(self, state: Mapping[str, Any]) -> None:
-        """Follow the news. A pause has also ended the requests in flight, on each server that answers."""
+        """Apply the state that the main process tells. A pause has also ended the requests in flight, on each server
+        that answers."""
         if self._sampler is None:
             self._sampler = self._make_sampler(state)
         if state["is_running"]:
@@ -189,7 +190,7 @@ class RemoteEngineClient(EngineClient):
         return server
 
     async def _forget(self, server: Server) -> None:
-        """The engine has it no more: its requests continue elsewhere."""
+        """Forget a server that the engine no longer has. Its requests continue elsewhere."""
         self._pool.servers.remove(server)
         del self._told[server.address]
         if (probe := self._probes.pop(server, None)) is not None:
@@ -219,7 +220,8 @@ class RemoteEngineClient(EngineClient):
         self._probes[server] = probe
 
     async def _probe(self, server: Server, model: Path | None) -> None:
-        """Ask a server until it answers, what it is if there is a `model`; then use it as the engine does."""
+        """Probe a server until it answers, and use it from then on. With a `model`, its properties are asked
+        first."""
         refused = ""
         while True:
             try:

@@ -95,7 +95,7 @@ class Supervisor:
                 await self._readmit(server)
 
     async def _readmit(self, server: Server) -> None:
-        """Take back a server that answers again, as it was or after a restart by somebody else."""
+        """Take back a server that answers again, unchanged or after a restart by somebody else."""
         await reclaim(server)
         await server.client.resume()  # it may have been left paused
         server.info = await server.client.inspect(self._model)
@@ -180,6 +180,6 @@ class Supervisor:
 
 
 def report_bug(watch: asyncio.Task[None]) -> None:
-    """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
+    """Log the error of a watch that ended without being cancelled: it must not stay unseen until the run is over."""
     if not watch.cancelled() and (bug := watch.exception()) is not None:
         logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)

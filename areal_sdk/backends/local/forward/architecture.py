@@ -73,7 +73,7 @@ class Architecture:
     mixture: Mixture | None = None
     """The experts that every layer has in place of one wide part."""
     norm_topk_prob: bool = False
-    """The weights of a token's experts add up to one."""
+    """Whether the weights of a token's experts are scaled to add up to one."""
 
     @property
     def kv_width(self) -> int:
@@ -92,7 +92,7 @@ class Architecture:
 
     @classmethod
     def load(cls, directory: Path) -> "Architecture":
-        """Read `directory/config.json`; EngineError when our forward would compute it wrongly."""
+        """Read `directory/config.json`. EngineError if this forward would compute the model wrongly."""
         path = directory / "config.json"
         try:
             config = json.loads(path.read_text(encoding="utf-8"))

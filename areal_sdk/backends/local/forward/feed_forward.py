@@ -59,7 +59,8 @@ class Experts:
         return {"router": self.router, **of_experts}
 
     def __call__(self, normed_TN: Tensor, *, is_fixed: bool) -> Tensor:
-        """`is_fixed`: an expert computes all rows, because the last digits of a product depend on how many it has."""
+        """`is_fixed` has each expert compute all rows, because the last digits of a product depend on its number of
+        rows."""
         weights_TK, chosen_TK = self._route(normed_TN)
         mixed_TN = torch.zeros_like(normed_TN, dtype=torch.float32)
         for number in sorted({*chosen_TK.flatten().tolist()}):

@@ -59,7 +59,7 @@ class KVRows:
 
     @property
     def scratch_row(self) -> int:
-        """The last row is nobody's: padding tokens write there."""
+        """The last row, which belongs to no request: padding tokens write there."""
         return self.values.shape[2] - 1
 
     def index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class KVRows:
         return max(1, min(self._max_rows, self._budget_tokens // capacity))
 
     def fit(self, length: int, *, rows: int) -> None:
-        """Make room for `rows` rows of `length` tokens; what rows of that size hold stays."""
+        """Make room for `rows` rows of `length` tokens. The content of rows up to that size stays."""
         if length <= self.length and rows <= self.scratch_row:
             return
         assert rows <= self.rows_at(length), "the scheduler preempts before more is needed"
@@ -196,5 +196,5 @@ class PrefixStore:
 
 
 def _sort_key(tokens: Tokens) -> bytes:
-    """Big-endian, so that bytes sort as the tokens do."""
+    """The tokens as big-endian bytes, which sort as the tokens do."""
     return tokens.astype(">i4").tobytes()

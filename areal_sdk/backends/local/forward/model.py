@@ -62,7 +62,7 @@ class ForwardInput:
     sampled_S: Tensor
     """Indices into T whose logits are wanted; may be empty."""
     is_fixed: bool = False
-    """The step has always as many tokens, and no token's last digits may depend on the others."""
+    """Whether the step always has the same number of tokens, and no token's last digits may depend on the others."""
 
 
 class Layer:
@@ -183,7 +183,7 @@ class Model:
 
 
 def decode_attention(queries_BKGD: Tensor, cache: Tensor, run: DecodeRun) -> Tensor:
-    """[B, Q * D]: each row's one new token over its row of the cache [2, rows, K, C, D]."""
+    """Attention, [B, Q * D], of each row's one new token over its row of the cache, [2, rows, K, C, D]."""
     # The G query heads that share a key head stand where a sequence would: no key is repeated.
     keys_BKCD, values_BKCD = cache[:, run.rows, :, : run.length]
     if len(queries_BKGD) <= FEW_ROWS or queries_BKGD.dtype is torch.float32:

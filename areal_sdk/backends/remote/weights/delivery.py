@@ -55,7 +55,7 @@ async def _send(
 ) -> dict[PlacedServer, EngineError]:
     """Send one file along a chain of `servers`. Returns those that did not get it.
 
-    A receiver that breaks off cuts off those behind it, which get the file along a chain of their own.
+    A receiver that breaks off cuts off the receivers behind it, which then get the file along a new chain.
     """
     failed: dict[PlacedServer, EngineError] = {}
     left = {server.relay: server for server in servers}

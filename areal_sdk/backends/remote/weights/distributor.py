@@ -1,4 +1,4 @@
-"""Bring published versions to the servers: all at once when published, one by one when late."""
+"""Brings published versions to the servers: to all at once when published, and one by one to late servers."""
 
 import asyncio
 import logging
@@ -81,9 +81,8 @@ class WeightDistributor:
         return self._sender.pid
 
     async def publish(self, update: WeightUpdate) -> None:
-        """Serve `update` from every server that can; raise when none does.
-
-        A server that is down now, but will be back, has until the deadline of requests to serve it.
+        """Serve `update` from every server that can. Raises if none does. A server that is down but will be back has
+        until the deadline of requests to serve it.
         """
         async with self._lock:
             servers = [m for m in self._pool.servers if m.state in (State.READY, State.DRAINING)]
@@ -118,13 +117,13 @@ class WeightDistributor:
         await self._pool.set_state(server, State.READY)
 
     async def forget(self, server: Server) -> None:
-        """The server is gone: so is what the transport shared with it."""
+        """Forget a server that is gone, and what the transport shared with it."""
         await self._transport.forget(server)
 
     # inside; the lock is held
 
     async def _recover(self) -> None:
-        """No server took the version: try each once more, over files; then it is an error."""
+        """Try each server once more, over files, after no server took the version. If none does, raise."""
         for server in self._pool.servers:
             if server.state in (State.READY, State.BEHIND):
                 try:
@@ -211,7 +210,7 @@ async def _answers(server: Server) -> bool:
 
 
 async def _outcomes(calls: Sequence[Coroutine[None, None, None]]) -> list[EngineError | None]:
-    """Run all to their end; engine errors are outcomes, anything else is ours and is raised."""
+    """Run all to their end. Engine errors are outcomes; any other error is a bug and is raised."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     outcomes: list[EngineError | None] = []
     for result in results:

@@ -29,8 +29,8 @@ PIECE_BYTES = 256 * 2**10
 SILENT_S = 60.0
 """Seconds after which a link that takes no byte is given up."""
 SILENT_MORE_S = 5.0
-"""Seconds more for each receiver further on, so that the one before a silent link speaks before it
-is given up itself."""
+"""Additional seconds for each receiver further on, so that the receiver before a silent link reports before it is
+given up itself."""
 CONNECT_S = 10.0
 """Seconds for a receiver to accept the connection, before any weights are sent."""
 
@@ -60,7 +60,7 @@ def send_file(
 
 
 class Chain:
-    """The receivers that are left: the first that can be reached gets the file, and sends it on to the others."""
+    """The remaining receivers. The first one that can be reached gets the file, and sends it on to the others."""
 
     def __init__(self, name: str, receivers: Sequence[str], *, size: int, token: str) -> None:
         self._failed: dict[str, str] = {}
@@ -224,12 +224,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without the base class's question for the name of this machine, which may wait for a
-        name server."""
+        """Bind without asking for this machine's name, as the base class does, which may wait for a name server."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that breaks is the caller's affair: it fills no log."""
+        """Do not log a connection that breaks, which is the caller's concern."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The main process's side of the weight sender: starts the child and calls it."""
+"""The weight sender, from the side of the main process: starts the child and calls it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -99,7 +99,7 @@ class WeightSender:
         self._filled: list[list[Parameter]] = []
         self._start_lock = asyncio.Lock()
         self.generation = 0
-        """Counts the children: what one had is gone with it."""
+        """Number of the present child. Groups and handles of an earlier child are gone."""
 
     async def open(self, update: WeightUpdate) -> None:
         """Map `update`'s files."""

@@ -73,7 +73,8 @@ class PublishedWeights:
 
     dtype: torch.dtype | None
     sent: list[str] = field(default_factory=list)
-    """The tensors that are sent to servers. The others are as in the checkpoint that the servers were started with."""
+    """The tensors that are sent to servers. The others are those of the checkpoint with which the servers were
+    started."""
     _handles: dict[str, Any] = field(default_factory=dict)
     """The open file that holds each tensor."""
 
@@ -232,8 +233,8 @@ class Sender(SenderCalls):
             return self._scorer
 
     def _fill(self, model: Any, weights: PublishedWeights) -> None:
-        """Fill the model in float32, whatever the server computes in: the reference should be the
-        better one."""
+        """Fill the model in float32, whatever the server computes in, because the reference should be the more exact
+        one."""
         shapes = {name: held.shape for name, held in model.state_dict().items()}
         parts = {
             name: stored_parts(model.config.model_type, name, shape)
@@ -281,7 +282,7 @@ class Sender(SenderCalls):
 
 
 def _verify(path: Path, checksum: str) -> None:
-    """The file is what the trainer published, all of it."""
+    """Check that the file is exactly the one that the trainer published."""
     kind, _, expected = checksum.partition(":")
     if kind != "crc32":
         return

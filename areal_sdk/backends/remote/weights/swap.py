@@ -22,7 +22,7 @@ class SwapTimes:
     pushed_s: float
     """Seconds of this time that went into moving weights."""
     verified_s: float
-    """Seconds of this time that went into checks. The canary comes after and interrupts nobody."""
+    """Seconds of this time that went into checks. The canary comes later and interrupts nothing."""
 
 
 async def swap(
@@ -35,7 +35,7 @@ async def swap(
     mode: InterruptMode,
     drain_timeout_s: float,
 ) -> SwapTimes:
-    """Serve `version` from the next token on. On an error the server must not be used as it is."""
+    """Have a server serve `version` from the next token on. After an error the server must not be used."""
     async with server.swap_lock:
         server.gate.clear()
         began = time.monotonic()
@@ -63,8 +63,8 @@ async def swap(
 
 
 async def relabel(server: Server, *, version: int, label: str, mode: InterruptMode) -> None:
-    """The same weights under a new version. Held for a moment, so that each token's label is sure:
-    a stream tells the sides of a change apart by its retraction."""
+    """Name the same weights as a new version. Requests are held for a moment, so that each token's label is certain:
+    a stream shows a change of label by a retraction."""
     async with server.swap_lock:
         if mode == "in_place":
             await server.client.set_label(label)

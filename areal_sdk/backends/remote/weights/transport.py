@@ -25,8 +25,8 @@ from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
 
 _LEAVE_TIMEOUT_S = 5.0
-"""Seconds for the sender to leave a group whose server is gone. A failure is no matter: the group is never used
-again."""
+"""Seconds for the sender to leave a group whose server is gone. A failure does not matter, because the group is never
+used again."""
 
 Half = Coroutine[Any, Any, object]
 
@@ -36,21 +36,21 @@ class Transport(ABC):
 
     @abstractmethod
     async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
-        """Everything that can be done before a server is paused."""
+        """Do everything that can be done before a server is paused."""
 
     @abstractmethod
     async def push(self, server: Server, *, label: str, flush: bool) -> None:
         """Load the prepared version into a server; on an error it may be half loaded."""
 
     async def forget(self, server: Server) -> None:  # noqa: B027 - most have nothing to forget
-        """The server is gone or was restarted: drop what was shared with it."""
+        """Drop everything that was shared with a server that is gone or was restarted."""
 
     async def aclose(self) -> None:  # noqa: B027 - most own nothing
         """Release what the transport owns."""
 
 
 class DiskTransport(Transport):
-    """The server reads the safetensors itself; one that was placed gets those that its machine does not see."""
+    """Servers read the safetensors themselves. A placed server gets the files that its machine does not see."""
 
     def __init__(self, model: Path) -> None:
         self._model = model
@@ -166,7 +166,7 @@ class DistributedTransport(Transport):
         await server.client.end_update()
 
     async def forget(self, server: Server) -> None:
-        """Leave the group on our side: a server that still waits in it sees it broken."""
+        """Leave the group on the sender's side. A server that still waits in it sees it broken."""
         group = self._group_of(server)
         self._groups.pop(server, None)
         if group is not None:
@@ -197,9 +197,8 @@ class DistributedTransport(Transport):
 
 
 async def both(theirs: Half, ours: Half) -> None:
-    """The two halves of a collective. When one fails, nobody waits for the other.
-
-    Our half runs in a thread of the sender and ends by the group's own timeout, in nobody's way.
+    """Run the two halves of a collective. If one fails, nobody waits for the other. The sender's half runs in a
+    thread and ends by the group's own timeout.
     """
     try:
         async with asyncio.TaskGroup() as halves:

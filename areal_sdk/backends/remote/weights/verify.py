@@ -72,7 +72,7 @@ class Verifier:
     """The parameters that each server reports, by address, learned from the server's first answer."""
     _expected_checksums: Mapping[str, str] = field(default_factory=dict)
     _published: str = ""
-    """A hash of all that was published, to tell whether versions differ at all."""
+    """A hash of everything that was published, to tell whether versions differ at all."""
     _is_change: bool = False
     _expected_canary: dict[int, float] = field(default_factory=dict)
     _previous: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Verifier:
         self._expected_canary = dict(zip(candidates, scores, strict=True))
 
     async def check_paused(self, server: Server, *, label: str) -> None:
-        """Label and checksum: what can be asked of a server that does not generate."""
+        """Check label and checksum, which a server can answer while it does not generate."""
         client = server.client
         if client.capabilities.reports_checksums:
             served, held = await asyncio.gather(client.weight_label(), client.checksums())
@@ -135,7 +135,7 @@ class Verifier:
         self._previous[server.address] = held
 
     async def check_serving(self, server: Server, *, cache_key: str | None = None) -> None:
-        """The canary: weights, forward and cache together."""
+        """Check the canary, which tests weights, forward and cache together."""
         answer = await server.client.score(
             self.canary.tokens, self.canary.candidates, cache_key=cache_key
         )
