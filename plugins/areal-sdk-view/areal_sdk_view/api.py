@@ -52,9 +52,11 @@ OF_RUN: Mapping[str, Answer] = {
 class Api:
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._tabs: set[asyncio.Queue[JSON]] = set()
+        self._tabs: set[asyncio.Queue[JSON | None]] = set()
+        """The places to open in each tab; None when the server stops."""
 
     def add_to(self, app: web.Application) -> None:
+        app.on_shutdown.append(self._end_streams)
         app.router.add_get("/api/runs", self._list)
         app.router.add_get("/api/compare", self._compare)
         app.router.add_get("/api/stream", self._stream)
@@ -91,7 +93,7 @@ class Api:
         name = request.query.get("run", "")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        queue: asyncio.Queue[JSON] = asyncio.Queue()
+        queue: asyncio.Queue[JSON | None] = asyncio.Queue()
         self._tabs.add(queue)
         try:
             known = await self._state(name)
@@ -104,13 +106,19 @@ class Api:
                     if now != known:
                         known = now
                         await response.write(b"event: changed\ndata: {}\n\n")
-                else:
-                    await response.write(b"event: view\ndata: %b\n\n" % orjson.dumps(place))
-        except (ConnectionError, ConnectionResetError):
+                    continue
+                if place is None:
+                    break
+                await response.write(b"event: view\ndata: %b\n\n" % orjson.dumps(place))
+        except ConnectionError:
             pass  # the tab was closed
         finally:
             self._tabs.discard(queue)
         return response
+
+    async def _end_streams(self, app: web.Application) -> None:
+        for queue in self._tabs:
+            queue.put_nowait(None)
 
     async def _state(self, name: str) -> object:
         try:

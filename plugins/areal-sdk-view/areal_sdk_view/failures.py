@@ -9,6 +9,9 @@ from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view.episodes import row_of
 
 MAX_GROUPS = 60
+RARE = 0.002
+"""Share of the failed episodes: texts that fewer of them end with are one group."""
+RARE_TEXT = "(rare texts)"
 EXAMPLES = 5
 BINS = 24
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
@@ -28,6 +31,7 @@ def group(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         key = kind_of(one, worst if has_spread else None)
         if key is not None:
             found[key].append((place, one))
+    found = _joined(found, least=RARE * sum(map(len, found.values())))
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return {
         "splits": sorted({one.split for one in run.episodes}),
@@ -37,6 +41,16 @@ def group(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "num_groups": len(ranked),
         "groups": [_group(key, members, len(of_split)) for key, members in ranked[:MAX_GROUPS]],
     }
+
+
+def _joined(
+    found: Mapping[tuple[str, str], list[tuple[int, EpisodeSummary]]], *, least: float
+) -> dict[tuple[str, str], list[tuple[int, EpisodeSummary]]]:
+    """The groups, those with fewer members than `least` as one group of their kind."""
+    joined: dict[tuple[str, str], list[tuple[int, EpisodeSummary]]] = defaultdict(list)
+    for (kind, text), members in found.items():
+        joined[kind, text if len(members) > least else RARE_TEXT] += members
+    return {key: sorted(members, key=lambda member: member[0]) for key, members in joined.items()}
 
 
 def _group(

@@ -11,7 +11,7 @@ export async function failures(root, { run, query }) {
   replace(root,
     h("div", { class: "tools" },
       h("label", {}, "split", h("select", { "aria-label": "Split", onchange: (event) => change({ split: event.target.value }) }, answer.splits.map((one) => h("option", { value: one, selected: one === answer.split }, one)))),
-      h("span", { class: "dim" }, `${count(answer.num_failed)} of ${count(answer.num)} episodes (${percent(answer.num ? answer.num_failed / answer.num : 0)}) were dropped, failed or had no success: ${count(answer.num_groups)} kinds of last answers and errors`)),
+      h("span", { class: "dim" }, `${count(answer.num_failed)} of ${count(answer.num)} episodes (${percent(answer.num ? answer.num_failed / answer.num : 0)}) were dropped, failed or had no success: ${count(answer.num_groups)} groups by reason, error and last answer`)),
     h("div", { class: "panel scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "num" }, "episodes"), h("th", { class: "num" }, "tasks"), h("th", {}, "kind"), h("th", {}, "text, without its numbers and quotes"), h("th", {}, "through the run"), h("th", {}, "examples"))),
       h("tbody", {}, answer.groups.map((group) => h("tr", {},
         h("td", { class: "num" }, count(group.num)), h("td", { class: "num" }, count(group.tasks)), h("td", {}, h("span", { class: "pill bad" }, group.kind.replaceAll("_", " "))), h("td", { class: "text" }, group.text),

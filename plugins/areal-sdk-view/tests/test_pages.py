@@ -1,0 +1,210 @@
+"""The pages in a real browser: every view renders, by keyboard too, and nothing that an agent said acts."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from browser import Page, find_browser, opened_browser
+from conftest import TOKEN
+from recorded import STEPS, write_step
+
+from areal_sdk.testing import RecordedRun
+from areal_sdk_view.export import export
+
+BROWSER = find_browser()
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here to show the pages")
+
+VIEWS = {
+    "#runs": "guess-1",
+    "#run/guess-1": "Every episode, accounted for",
+    "#run/guess-1/curves?axis=tokens&smooth=0.9&log=1&names=other": "thing",
+    "#run/guess-1/episodes?where=reward+%3C+0.5": "train-1.0",
+    "#run/guess-1/episodes?text=times+ten&order=worst": "found in",
+    "#run/guess-1/episode/train-4.3": "branch: compaction",
+    "#run/guess-1/episode/train-4.0?colour=version&token=3": "token 3, id 4",
+    "#run/guess-1/episode/bad": "KeyError",
+    "#run/guess-1/group/train-4": "tokens are the same",
+    "#run/guess-1/group/train-4?order=reward": "train-4.3",
+    "#run/guess-1/tasks": "t-1",
+    "#run/guess-1/task/t-1": "8 attempts",
+    "#run/guess-1/failures": "no success",
+    "#run/guess-1/lanes": "trainer waits for episodes",
+    "#run/guess-1/settings": "algorithm.name",
+    "#compare?run=guess-1&run=guess-2": "trainer.learning_rate",
+}
+"""Places, and a text that each shows."""
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    assert BROWSER is not None
+    async with opened_browser(BROWSER, tmp_path / "profile") as page:
+        yield page
+
+
+def check(page: Page, own: str) -> None:
+    """Nothing went wrong, and nothing was asked of another host."""
+    assert page.problems == []
+    foreign = [url for url in page.requested if not url.startswith((own, "data:", "blob:"))]
+    assert foreign == []
+
+
+async def test_every_view_shows_what_it_is_for_and_what_agents_said_stays_text(
+    page: Page, address: str
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}")
+    for place, text in VIEWS.items():
+        await page.go(place)
+        shown = await page.text()
+        assert text in shown, f"{place}: {shown[:800]}"
+        assert (
+            await page.run("document.querySelector('#main > div > p.problem')?.innerText") is None
+        )
+        assert (
+            await page.run(
+                "document.querySelectorAll('#main script, #main img, #main [onload]').length"
+            )
+            == 0
+        )
+        wide = await page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert wide, f"{place} is wider than the window"
+    assert "token=" not in await page.run("location.href")
+    check(page, address)
+
+
+async def test_what_goes_wrong_in_a_page_is_seen(page: Page, address: str) -> None:
+    await page.open(f"{address}/?token={TOKEN}")
+    await page.run("console.error('an error'); setTimeout(() => { throw new Error('thrown') }); 1")
+    await page.run(
+        "new Promise((done) => { const s = document.createElement('script'); s.textContent = '1'; document.body.append(s); setTimeout(done, 50) })"
+    )
+    seen = " ".join(page.problems)
+    assert "an error" in seen
+    assert "thrown" in seen
+    assert "Content Security Policy" in seen
+
+
+async def test_a_narrow_window_shows_every_view_without_scrolling_sideways(
+    page: Page, address: str
+) -> None:
+    await page.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=390,
+        height=840,
+        deviceScaleFactor=2,
+        mobile=True,
+    )
+    await page.open(f"{address}/?token={TOKEN}")
+    for place in VIEWS:
+        await page.go(place)
+        assert await page.run("document.documentElement.scrollWidth <= innerWidth"), place
+    check(page, address)
+
+
+async def test_keys_lead_from_the_runs_to_the_siblings_of_an_episode_and_back(
+    page: Page, address: str
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}")
+    for key, place in (
+        ("j", ""),
+        ("Enter", "#run/guess-"),
+        ("2", "/episodes"),
+        ("j", "/episodes"),
+        ("j", "/episodes"),
+        ("Enter", "/episode/train-6.3"),
+        ("[", "/episode/train-6.2"),
+        ("g", "/group/train-6"),
+        ("Escape", "/episodes"),
+        ("Escape", "#runs"),
+    ):
+        before = await page.run("location.hash")
+        await page.run("document.body.dataset.ready = document.body.dataset.ready && 'before'")
+        await page.press(key)
+        await page.until(f"location.hash.includes({place!r})")
+        if await page.run("location.hash") != before:
+            await page.until("document.body.dataset.ready === location.hash")
+    await page.press("?")
+    assert "these keys" in await page.text()
+    await page.press("Escape")
+    check(page, address)
+
+
+async def test_tokens_are_walked_through_and_recoloured_by_keys(page: Page, address: str) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-2.0")
+    await page.press("n")
+    await page.press("n")
+    await page.until("document.querySelector('.readout').innerText.includes('token 4, id 10')")
+    assert "p 22 %" in await page.text()
+    await page.press("c")
+    await page.until("location.hash.includes('colour=version')")
+    check(page, address)
+
+
+async def test_a_live_run_is_shown_as_it_grows(page: Page, address: str, runs: Path) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-2/episodes")
+    await page.until("document.body.innerText.includes('25 of 25')")
+    run = RecordedRun(runs / "guess-2")
+    write_step(run, STEPS + 1)
+    await page.until("document.body.innerText.includes('29 of 29')")
+    run.close()
+    check(page, address)
+
+
+async def test_an_assistant_opens_a_place_with_its_quote_marked(page: Page, address: str) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1")
+    place = "{run: 'guess-1', episode: 'train-2.0', quote: 'answer is 20'}"
+    await page.until("performance.getEntriesByType('resource').length > 0")
+    script = f"fetch('/api/view', {{method: 'POST', body: JSON.stringify({place})}}).then((r) => r.json())"
+    for _ in range(50):  # the stream of the tab opens after the page
+        if (await page.run(script))["tabs"]:
+            break
+    await page.until("document.querySelector('mark')?.innerText === 'answer is 20'")
+    check(page, address)
+
+
+async def test_an_exported_page_is_the_same_without_any_server(
+    page: Page, runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_bytes(export(runs / "guess-1", num_episodes=500))
+    await page.open(file.as_uri())
+    for place, text in VIEWS.items():
+        if "where" in place or "compare" in place or "names" in place:
+            continue  # conditions and other runs need the server
+        await page.go(place)
+        assert text in await page.text(), place
+    check(page, file.as_uri())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_texts_have_the_contrast_of_wcag_aa(page: Page, address: str, theme: str) -> None:
+    await page.call(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+    )
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-4.0")
+    colours = await page.run(
+        """["ink", "dim", "accent", "good", "bad", "ground", "panel", "soft", "accent-soft", "warn-soft"].map((name) =>
+          [name, getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim()])"""
+    )
+    of = dict(colours)
+    for text, grounds in {
+        "ink": ("ground", "panel", "soft"),
+        "dim": ("ground", "panel", "soft"),
+        "accent": ("ground", "panel", "accent-soft", "soft"),
+        "good": ("panel", "soft"),
+        "bad": ("panel", "warn-soft", "soft"),
+    }.items():
+        for ground in grounds:
+            assert contrast(of[text], of[ground]) >= 4.5, (theme, text, ground)
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2.1."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
