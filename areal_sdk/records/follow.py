@@ -38,8 +38,9 @@ class FollowedRun:
         """The place in `episodes` of the newest one of each id."""
         self._sizes: Mapping[str, int] = {}
         self._events_end = 0
-        self._tokens: tuple[int, StepTokens | None] | None = None
-        """The step whose tokens were read last, for the siblings of its episodes."""
+        self._tokens: tuple[tuple[int, int], StepTokens | None] | None = None
+        """The tokens of the step that was read last, for the siblings of its episodes. A resume may take the step
+        again."""
 
     def refresh(self) -> None:
         """Read what was appended to the metrics and to the index of the episodes."""
@@ -84,10 +85,11 @@ class FollowedRun:
         is gone."""
         if record.step is None:
             return None
-        if self._tokens is None or self._tokens[0] != record.step:
-            self._tokens = record.step, self.run_dir.read_tokens(record.step)
-        step, tokens = self._tokens
-        return None if tokens is None else episode_tokens(record.episode, tokens, step=step)
+        place = record.step, self.num_resumes
+        if self._tokens is None or self._tokens[0] != place:
+            self._tokens = place, self.run_dir.read_tokens(record.step)
+        tokens = self._tokens[1]
+        return None if tokens is None else episode_tokens(record.episode, tokens, step=record.step)
 
     def text(self, summary: EpisodeSummary) -> bytes:
         """The record of the episode as JSON, to be searched. StorageError if its file is gone or damaged."""

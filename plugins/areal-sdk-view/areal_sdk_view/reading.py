@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+import orjson
 
 from areal_sdk import Episode
-from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag
+from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun
+from areal_sdk_view.columns import OF_SAMPLING, OF_STEP, columns_of
 from areal_sdk_view.episodes import row_of
 from areal_sdk_view.messages import conversation, cut
 from areal_sdk_view.pieces import pieces_of
@@ -62,75 +63,41 @@ def read_tokens(run: FollowedRun, query: Mapping[str, str]) -> JSON:
     Where a prompt begins like an earlier turn, the segment holds the rest: `start` is the place in the whole.
     """
     record = _record(run, query)
+    seen = run.tokens(record)
+    of_turns = columns_of(record, seen)
+    names = ("sampled", *OF_SAMPLING, *((*OF_STEP, "why") if seen is not None else ()))
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     tokens: list[int] = []
-    segments, sampled, mask = [], [], []
-    logprobs: list[float | None] = []
-    versions: list[int | None] = []
-    trained = _trained(record)
+    segments = []
     for index, turn in enumerate(record.episode.turns):
         for is_output, part in ((False, turn.new_tokens), (True, turn.output_tokens)):
             segments.append(
                 {"turn": index, "is_output": is_output, "first": len(tokens), "length": len(part)}
             )
             tokens += part
-            size = len(part)
-            logprobs += turn.logprobs if is_output else [None] * size
-            versions += turn.versions if is_output else [None] * size
-            sampled += [int(is_output)] * size
-            mask += trained.get(index, [0] * size) if is_output else [0] * size
-    seen = run.tokens(record)
-    columns = {} if seen is None else _trainer_columns(seen, record.episode)
+            columns["sampled"] += [int(is_output)] * len(part)
+            for name in names[1:]:
+                columns[name] += of_turns[index][name] if is_output else [None] * len(part)
     texts, places = pieces_of(run.run_dir.model).table(tokens)
     return {
         "segments": segments,
         "texts": texts,
         "text_of": places,
         "ids": tokens,
-        "columns": {
-            "logprob": [None if value is None else round(value, 5) for value in logprobs],
-            "version": versions,
-            "sampled": sampled,
-            "mask": mask,
-            **columns,
-        },
-        "step": None
-        if seen is None
-        else {
-            "step": seen.step,
-            "weight": seen.weight,
-            "divisor": seen.divisor,
-            "is_applied": seen.is_applied,
-            "reward": seen.reward,
-        },
+        "columns": columns,
+        "step": None if seen is None else _step(seen),
     }
 
 
-def _trainer_columns(seen: EpisodeTokens, episode: Episode) -> JSON:
-    """The step's record of each token, in the order of `read_tokens`: null for context, and for tokens without a
-    record."""
-    columns: JSON = {name: [] for name in (*_NUMBERS, "why")}
-    for turn, tokens in zip(episode.turns, seen.turns, strict=True):
-        for name in _NUMBERS:
-            values = np.round(getattr(tokens, name).astype(np.float64), 5)
-            columns[name] += [None] * len(turn.new_tokens) + values.tolist()
-        columns["why"] += [None] * len(turn.new_tokens)
-        columns["why"] += [_REASONS.get(flags, _reason(flags)) for flags in tokens.flags.tolist()]
-    return columns
-
-
-_NUMBERS = ("advantage", "entropy", "ratio", "weight", "loss")
-_REASONS: Mapping[int, str] = {
-    0: "not counted by its step",
-    TokenFlag.COUNTED: "no advantage, so no term in the loss",
-    TokenFlag.COUNTED | TokenFlag.TERM: "",
-}
-
-
-def _reason(flags: int) -> str:
-    """The reason why a term did not act as it was: `clipped low`."""
-    plain = TokenFlag.COUNTED | TokenFlag.TERM
-    found = (str(flag.name).lower().replace("_", " ") for flag in TokenFlag(flags & ~plain))
-    return ", ".join(found)
+def _step(seen: EpisodeTokens) -> JSON:
+    """The record of the step about the whole episode."""
+    return {
+        "step": seen.step,
+        "reward": seen.reward,
+        "weight": seen.weight,
+        "divisor": seen.divisor,
+        "is_applied": seen.is_applied,
+    }
 
 
 def _record(run: FollowedRun, query: Mapping[str, str]) -> EpisodeRecord:
@@ -138,20 +105,6 @@ def _record(run: FollowedRun, query: Mapping[str, str]) -> EpisodeRecord:
     if summary is None:
         raise LookupError(f"no episode {query.get('id')!r} in this run")
     return run.record(summary)
-
-
-def _trained(record: EpisodeRecord) -> dict[int, list[int]]:
-    """1 for each output token of a turn that a trajectory trains."""
-    found: dict[int, list[int]] = {}
-    turns = record.episode.turns
-    for trajectory in record.trajectories:
-        for index in np.unique(trajectory.turn_of_token[trajectory.loss_mask]).tolist():
-            turn = turns[index]
-            mask = found.setdefault(index, [0] * len(turn.output_tokens))
-            places = np.flatnonzero(trajectory.loss_mask & (trajectory.turn_of_token == index))
-            for place in (places + trajectory.branch.num_before - turn.num_prompt).tolist():
-                mask[place] = 1
-    return found
 
 
 def _turn(record: EpisodeRecord, index: int) -> JSON:
@@ -185,8 +138,6 @@ def _mean_surprise(episode: Episode, index: int) -> float | None:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    import orjson
-
     return orjson.dumps(
         dict(data), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=repr
     ).decode()

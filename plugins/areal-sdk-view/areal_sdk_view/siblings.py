@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from areal_sdk import Episode
-from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens, FollowedRun
+from areal_sdk_view.columns import columns_of
 from areal_sdk_view.episodes import row_of
 from areal_sdk_view.pieces import pieces_of
 
@@ -27,7 +27,8 @@ def align(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     found = [one for one in run.episodes if one.group == group and group][-MAX_SIBLINGS:]
     if not found:
         raise LookupError(f"no group {group!r} in this run")
-    paths = [_path(run.record(one).episode) for one in found]
+    records = [run.record(one) for one in found]
+    paths = [_path(record, run.tokens(record)) for record in records]
     order = sorted(range(len(found)), key=lambda n: (paths[n]["tokens"], -(found[n].reward or 0.0)))
     common = _shared([paths[n]["tokens"] for n in (order[0], order[-1])]) if order else 0
     texts = pieces_of(run.run_dir.model)
@@ -53,34 +54,28 @@ def _row(one: EpisodeSummary, path: dict[str, Any], common: int, texts: Any) -> 
     return {
         "summary": row_of(one),
         "texts": [texts.of(token) for token in path["tokens"][shown]],
-        "columns": {name: path[name][shown] for name in ("sampled", "logprob", "version")},
+        "columns": {name: column[shown] for name, column in path.items() if name != "tokens"},
         "num_more": max(0, len(path["tokens"]) - common - MAX_TOKENS),
     }
 
 
-def _path(episode: Episode) -> dict[str, Any]:
+def _path(record: EpisodeRecord, seen: EpisodeTokens | None) -> dict[str, Any]:
     """All tokens of the last turn's branch, and what is known of those that were sampled."""
-    if not episode.turns:
-        return {"tokens": [], "sampled": [], "logprob": [], "version": []}
-    last = episode.turns[-1]
-    size = last.num_tokens
-    logprobs: list[float | None] = [None] * size
-    versions: list[int | None] = [None] * size
-    sampled = np.zeros(size, np.int8)
-    index: int | None = len(episode.turns) - 1
+    turns = record.episode.turns
+    if not turns:
+        return {"tokens": []}
+    of_turns = columns_of(record, seen)
+    size = turns[-1].num_tokens
+    path: dict[str, Any] = {name: [None] * size for name in of_turns[-1]}
+    path |= {"tokens": list(turns[-1].tokens), "sampled": [0] * size}
+    index: int | None = len(turns) - 1
     while index is not None:
-        turn = episode.turns[index]
-        span = slice(turn.num_prompt, turn.num_tokens)
-        logprobs[span] = [round(value, 5) for value in turn.logprobs]
-        versions[span] = turn.versions
-        sampled[span] = 1
-        index = turn.parent
-    return {
-        "tokens": list(last.tokens),
-        "sampled": sampled.tolist(),
-        "logprob": logprobs,
-        "version": versions,
-    }
+        span = slice(turns[index].num_prompt, turns[index].num_tokens)
+        for name, column in of_turns[index].items():
+            path[name][span] = column
+        path["sampled"][span] = [1] * len(turns[index].output_tokens)
+        index = turns[index].parent
+    return path
 
 
 def _shared(two: list[list[int]]) -> int:

@@ -1,14 +1,20 @@
 """The answers of the server about run directories that the writers of a real run made."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from recorded import ATTACK, GROUP, STEPS, write_step
 
+from areal_sdk import Episode, Outcome, Task, Turn
+from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens
 from areal_sdk.testing import RecordedRun
+from areal_sdk_view.columns import columns_of
 from areal_sdk_view.pieces import Pieces
 
 
@@ -125,7 +131,7 @@ async def test_every_token_comes_once_with_what_is_known_of_it(
     assert tokens["ids"] == [1, 2, 3, 4, 10, 6, 7, 8, 20, 6]
     columns = tokens["columns"]
     assert columns["sampled"] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
-    assert columns["mask"] == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert columns["mask"] == [None, None, None, 0, 0, 0, None, None, 1, 1]
     assert columns["version"] == [None, None, None, 1, 1, 1, None, None, 1, 2]
     assert columns["logprob"][4] == -1.5
     forked = await get(client, "runs/guess-1/tokens", id="train-2.3")
@@ -204,6 +210,37 @@ async def test_an_assistant_opens_a_place_in_every_tab(client: aiohttp.ClientSes
         assert b'"quote":"answer"' in lines[2]
     async with client.post("/api/view", json={"run": "nothing"}) as response:
         assert response.status == 404
+
+
+def test_what_a_step_made_of_a_token_is_a_column_with_the_reason() -> None:
+    def numbers(*values: float) -> NDArray[np.float32]:
+        return np.array(values, np.float32)
+
+    nothing = numbers(math.nan, math.nan)
+    flags = np.array([TokenFlag.COUNTED | TokenFlag.TERM | TokenFlag.CLIPPED_LOW, 0], np.uint8)
+    turn = TurnTokens(
+        flags=flags,
+        advantage=numbers(-0.5, math.nan),
+        logprob=nothing,
+        proximal=nothing,
+        reference=nothing,
+        ratio=numbers(1.25, math.nan),
+        weight=numbers(math.inf, math.nan),
+        loss=nothing,
+        entropy=numbers(0.75, math.nan),
+        value=nothing,
+        target=nothing,
+    )
+    first = Turn((1,), (2, 3), (-0.25, -1.0), (4, 5))
+    episode = Episode("e", Task("t"), (first,), Outcome.scored(1.0))
+    seen = EpisodeTokens(3, 4, (turn,), 1.0, {}, 1.0, 2.0, True)
+    (columns,) = columns_of(EpisodeRecord(episode, step=3), seen)
+    assert columns["advantage"] == [-0.5, None]
+    assert columns["entropy"] == [0.75, None]
+    assert columns["ratio"] == [1.25, None]
+    assert columns["weight"] == [None, None], "an infinite weight is no number"
+    assert columns["why"] == ["clipped low", "not counted by its step"]
+    assert columns["version"] == [4, 5]
 
 
 @pytest.mark.parametrize("token", [0, 5])

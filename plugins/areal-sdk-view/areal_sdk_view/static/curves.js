@@ -4,16 +4,18 @@ import { ofRun } from "./api.js";
 import { AXES, axis, placeOf } from "./axes.js";
 import { chart } from "./chart.js";
 import { colour, series } from "./colours.js";
-import { h, replace } from "./dom.js";
+import { h, link, replace } from "./dom.js";
 import { ledger } from "./ledger.js";
 import { change, href, parse } from "./route.js";
-import { count, seconds } from "./words.js";
+import { count, number, seconds, signed } from "./words.js";
 
 const FIRST = ["training reward"];
+const NUM_STRIKING = 7;
 
 export async function curves(root, { run, about, query }) {
   const asked = { names: query.get("names") ?? "" };
   let events = await ofRun(run, "events", asked);
+  let striking = (await ofRun(run, "episodes", { order: "surprising", limit: NUM_STRIKING })).rows;
   let charts = [];
 
   function draw() {
@@ -42,7 +44,7 @@ export async function curves(root, { run, about, query }) {
     }
     replace(root, tools(state),
       h("div", { class: "two" }, h("div", {}, [...held, ...first].map((one) => h("div", { class: "panel" }, one))),
-        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), notices(events.happened))),
+        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), notices(events.happened), look(run, striking))),
       columns.step?.length ? null : h("p", { class: "panel dim" }, "No step is made yet: curves begin with the first one."),
       h("div", { class: "grid" }, rest.map((one) => h("div", { class: "panel" }, one))));
   }
@@ -107,6 +109,14 @@ function now(about) {
   if (!about.is_running || !about.live) return null;
   return h("div", { class: "panel" }, h("h2", {}, "Now"), h("p", { class: "dim" }, about.live.note || `step ${count(about.live.step)} after ${seconds(about.live.elapsed_s)}`),
     h("table", {}, h("tbody", {}, about.waits.slice(0, 8).map((wait) => h("tr", {}, h("td", {}, wait.name), h("td", { class: "num" }, seconds(wait.waited_s)))))));
+}
+
+/** The newest of the episodes that turned out most unlike their siblings. */
+function look(run, rows) {
+  if (!rows.length) return null;
+  return h("div", { class: "panel" }, h("h2", {}, "Most unlike their siblings"), h("table", {}, h("tbody", {}, rows.map((one) => h("tr", {},
+    h("td", { class: "num" }, number(one.reward)), h("td", { class: "num", style: { color: colour(one.advantage < 0 ? "bad" : "good") } }, signed(one.advantage)),
+    h("td", {}, link(href(["run", run, "episode", one.id]), one.id)), h("td", {}, one.group ? link(href(["run", run, "group", one.group]), "siblings") : ""), h("td", { class: "num" }, `v${one.version ?? "–"}`))))));
 }
 
 function notices(happened) {
