@@ -49,7 +49,7 @@ class Batch:
     proximal_T: Tensor | None = None
     """Logprob under the weights at the start of the step, once it is known."""
     kept_T: Tensor | None = None
-    """Mask of the terms that the objective's screen left, once it has looked."""
+    """Mask of the terms that the objective's screen left; None before it has looked."""
 
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
         return replace(self, proximal_T=proximal_T)
@@ -121,8 +121,8 @@ def make_batch(
 def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
     """A batch that trains nothing, for a rank that has run out of work.
 
-    Every rank must do the same collectives, so it does the same forward and backward as the others.
-    It knows of its one term what is known of the terms `like` the others.
+    Every rank must take part in the same collectives, so this rank does the same forward and backward as the others.
+    Its one term has the same fields as the terms of the batch `like`.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=device)
     tree = Tree((Segment(0, 1, 1, -1),), (0,), (0,), (np.zeros(1, dtype=np.int64),), (0,))

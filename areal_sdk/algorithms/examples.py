@@ -59,7 +59,7 @@ def make_example(
 ) -> Example | None:
     """The example of `trajectory`; None when `coverage` leaves it no loss term.
 
-    Advantages and what is known beside them come with one number a token.
+    Advantages and the other inputs have one number a token.
     """
     mask = trajectory.loss_mask
     start = trajectory.branch.num_before
@@ -98,7 +98,7 @@ def make_example(
 def make_demonstration(
     tokens: Sequence[int], loss_mask: Sequence[bool], weight: float = 1.0
 ) -> Example | None:
-    """The example that imitates the masked tokens, each with `weight`; None when there are none."""
+    """The example that imitates the masked tokens, each with `weight`; None if there are none."""
     mask = np.asarray(loss_mask, dtype=bool).copy()
     if len(mask) != len(tokens):
         raise ValueError(

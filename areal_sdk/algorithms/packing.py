@@ -84,8 +84,8 @@ class Tree:
 def build_trees(branches: Sequence[Branch], *, max_tokens: int, share: bool = True) -> list[Tree]:
     """Trees of about `max_tokens` at most that hold every branch once.
 
-    A larger tree is split, but not where that would mostly repeat what its branches share: then,
-    as with a single branch that is longer, it stays too large.
+    A larger tree is split, unless its parts would mostly repeat what its branches share. Then it stays too large, as
+    does a single branch that is longer.
     """
     return _build(sort_branches(branches, share=share), max_tokens=max_tokens)
 
@@ -108,8 +108,8 @@ def plan_rows(
 ) -> list[list[list[Tree]]]:
     """The rows of each rank: lists of trees that are computed together.
 
-    Ranks get about equal shares, as far as splitting trees does not cost more than it brings; some
-    may get nothing when there is little to do.
+    Ranks get about equal shares, as far as splitting trees does not cost more than it saves. Some ranks may get
+    nothing if there is little to do.
     """
     order = sort_branches(branches, share=share)
     trees = _balance(_build(order, max_tokens=max_tokens), order, num_ranks)
@@ -171,7 +171,7 @@ def _balance(trees: list[Tree], order: Sorted, num_ranks: int) -> list[Tree]:
 
 
 def _halves(tree: Tree, order: Sorted) -> tuple[Tree, ...]:
-    """Two trees with half of the members each; the tree itself if it has but one."""
+    """Two trees with half of the members each; the tree itself if it has only one member."""
     if len(tree.members) == 1:
         return (tree,)
     # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.

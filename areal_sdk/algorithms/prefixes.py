@@ -1,7 +1,7 @@
 """Branches in lexicographic order, and how much neighbours have in common.
 
-That is all that a layout needs, and it is found without putting any branch together: a branch is
-compared from where it leaves the one before it.
+A layout needs no more than this. It is found without assembling any branch: a branch is compared from the place where
+it leaves the branch before it.
 """
 
 from collections.abc import Sequence
@@ -82,12 +82,12 @@ class _Node:
 
 
 class _Trie:
-    """All branches that were added and all that they begin like, each token of them once."""
+    """All added branches and the branches that they build on, with each token stored once."""
 
     def __init__(self) -> None:
         self.root = _Node(np.zeros(0, np.int32), 0)
         self._last: dict[int, _Node] = {}
-        """The node that a branch ends in or below, by its id."""
+        """The node in or below which a branch ends, by the id of the branch."""
 
     def add(self, branch: Branch) -> None:
         chain: list[Branch] = []
@@ -123,7 +123,7 @@ class _Trie:
 
 
 def _split(node: _Node, depth: int) -> _Node:
-    """A node of its own for what lies above `depth`."""
+    """A new node for the tokens above `depth`."""
     assert node.parent is not None, "the root has no tokens"
     upper = _Node(node.run[: depth - node.start], node.start, node.parent, {})
     node.parent.children[int(upper.run[0])] = upper

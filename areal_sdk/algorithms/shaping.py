@@ -11,7 +11,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 NEAR = 1e-9
-"""A turn without a reward gets none where its return is as near to the shaped one."""
+"""Relative distance of returns below which they are equal: a turn without a reward then gets none by shaping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RewardShaping:
     scale: float = 1.0
     bias: float = 0.0
     clip: float | None = None
-    """Shaped rewards beyond this, up or down, count as this."""
+    """Bound of shaped rewards, in both directions."""
     overlong: Overlong | None = None
 
     def __post_init__(self) -> None:
@@ -126,8 +126,8 @@ class RewardShaping:
 def _due_lengths(rows: Sequence[Trajectory]) -> dict[int | None, int]:
     """The number of tokens sampled along each path of an episode, by the last turn with a reward on it.
 
-    If answers fork there are several paths; of those with the same last reward the longest counts.
-    None stands for the whole episode, if no turn has a reward.
+    If answers fork, there are several paths. Among paths with the same last reward, the longest counts. None stands
+    for the whole episode, if no turn has a reward.
     """
     first = rows[0]
     whole = max(first.num_sampled, sum(t.num_trained for t in rows))
@@ -152,7 +152,7 @@ def _trained_by_turn(rows: Sequence[Trajectory]) -> list[int]:
 
 
 def _paths(turn_alternatives: Sequence[Sequence[int]]) -> Iterator[set[int]]:
-    """Turns that led to one another, until each turn is on a path.
+    """Yield paths, which are turns that led to one another, until each turn is on a path.
 
     >>> [sorted(path) for path in _paths([(), (2,), (), ()])]  # 1 and 2 answer the same prompt
     [[0, 2, 3], [0, 1, 3]]

@@ -43,7 +43,7 @@ def finetune(config: Config, *, quiet: bool = False) -> RunSummary:
 
 
 def check(config: Config) -> Config:
-    """`--dry-run`: everything that can be wrong before anything heavy starts; the settings as resolved."""
+    """`--dry-run`: check everything that can be checked before a process starts. Returns the settings as resolved."""
     return _plan(config).config
 
 
@@ -54,7 +54,8 @@ def resume_finetuning(
     overrides: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
+    """Continue the run whose directory or mirror is `path` from its latest checkpoint. `settings` may raise its
+    limits."""
     run_dir = open_run(path)
     return run_to_its_end(
         resumed(
@@ -73,13 +74,12 @@ def _plan(config: Config) -> FinetunePlan:
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """The model that plays first, and the amount that it plays."""
+    """The teacher's model and endpoint, and the number of tasks that it plays."""
 
     base_url: str
     model: str
     num_tasks: int | None = None
-    """Number of training tasks that are played at most, from the first on; None: all, which must be
-    finite."""
+    """Maximum number of training tasks that are played, from the first on; None: all, which must be finite."""
     samples: int = 1
     """Attempts a task."""
 

@@ -32,8 +32,7 @@ class BegunWith:
     """Digests, in the order in which the rows were read."""
     held_out: list[str]
     reference: Reference
-    """Figures that the objective found before the first step: of the rows, and then of the held-out
-    ones."""
+    """Figures that the objective found before the first step: those of the rows, then those of the held-out rows."""
 
     @classmethod
     def of(cls, objective: FinetuneObjective, reference: Reference) -> Self:
@@ -79,7 +78,7 @@ def _path(run_dir: RunDir) -> Path:
 
 
 def _digests(rows: Sequence[Demonstration | TokenPair]) -> list[str]:
-    """Digests that tell rows apart, by their tokens and which of these are trained."""
+    """Digests of rows, of their tokens and of which tokens are trained."""
     return [_digest(row) for row in rows]
 
 
@@ -93,7 +92,7 @@ def _digest(row: Demonstration | TokenPair) -> str:
 
 
 def _places(known: Sequence[str], now: Sequence[str], what: str) -> list[int]:
-    """Places in `now` of each of `known`; equal rows in their order.
+    """The place in `now` of each row of `known`. Equal rows keep their order.
 
     >>> _places(["a", "b", "a"], ["b", "a", "c", "a"], "rows")
     [1, 0, 3]

@@ -1,7 +1,7 @@
 """Pairs from run directories: different answers to one prompt, with different rewards.
 
-An answer is what an episode says from a prompt on, and its reward is that of the episode. In an episode
-that holds several conversations, such as a caller's session, it is the sum of the rewards of its turns.
+An answer is the part of an episode from a prompt on, and its reward is that of the episode. In an episode with
+several conversations, such as a caller's session, its reward is the sum of the rewards of its turns.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class RatedAnswer:
     """An answer to a prompt, and the place where its text is."""
 
     prompt: bytes
-    """A digest, as is `said`: a run may have more answers than fit into memory."""
+    """Digest of the prompt, since a run may have more answers than fit into memory. `said` is a digest too."""
     said: bytes
     reward: float
     source: EpisodeSummary
@@ -89,7 +89,7 @@ def contrasts(run_dir: RunDir) -> Contrasts:
 
 
 def _paired_off(answers: Sequence[RatedAnswer]) -> list[tuple[RatedAnswer, RatedAnswer]]:
-    """Best and worst, second best and second worst, and so on, where rewards differ.
+    """Pairs of best and worst, second best and second worst, and so on, if their rewards differ.
 
     An answer that was given several times is one answer, with the mean of its rewards.
     """
@@ -104,10 +104,9 @@ def _paired_off(answers: Sequence[RatedAnswer]) -> list[tuple[RatedAnswer, Rated
 
 
 def _rewarded(episode: Episode) -> list[tuple[Thread, float]]:
-    """The conversations of an episode with their rewards; none where a reward is for several of them.
-
-    A conversation that meets a prompt on its way with which another one begins, such as the prompt of
-    a second try, counts from there on too.
+    """The conversations of an episode with their rewards; none if one reward is for several of them. If a
+    conversation passes the prompt with which another one begins, such as that of a second try, it also counts from
+    there on.
     """
     found = threads(episode)
     if len(found) == 1 and episode.reward is not None:

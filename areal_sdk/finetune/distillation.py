@@ -1,4 +1,4 @@
-"""A teacher plays an agent's tasks; its well rewarded episodes become the data of a student.
+"""Distillation: a teacher plays an agent's tasks, and its well rewarded episodes become the data of a student.
 
 The gateway stands in front of the teacher's endpoint, so each episode has a session of its own: the
 turns of the teacher are recorded as text, and rewards are given as in any evaluation.

@@ -40,8 +40,8 @@ def add_adapter(
 ) -> None:
     """Freeze `model`, the checkpoint of `model_dir`, and give it an adapter. Every rank draws the same one.
 
-    The weights that it is added to, and the experts, are kept in `dtype`, in which they are computed, where
-    their files hold no more than that.
+    The weights beside the adapter, and the experts, are kept in `dtype`, in which they are computed, if their files
+    are not more precise.
     """
     from peft import inject_adapter_in_model
 
@@ -59,7 +59,7 @@ def add_adapter(
 
 
 def _draw(model: nn.Module, seed: int) -> None:
-    """Give adapters of a model that has no memory yet what peft draws for those of one that has."""
+    """Give the adapters of a model without memory the values that peft would draw for a model with memory."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(like: Tensor) -> nn.Parameter:
@@ -99,11 +99,11 @@ class ServedWeight:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it may differ from what the checkpoint holds that the run began with."""
+        """Whether the parameter may differ from the checkpoint that the run began with."""
         return self.a is not None or self.base.requires_grad
 
     def gathered(self) -> "ServedWeight":
-        """The same from all shards. A collective."""
+        """The parameter gathered from all shards. A collective."""
         if self.a is None or self.b is None:
             return replace(self, base=full(self.base.detach()))
         return replace(
@@ -114,7 +114,7 @@ class ServedWeight:
         )
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """The plain tensors by name, views where nothing is added; in float32 where an adapter is."""
+        """The plain tensors by name. They are views if no adapter is added, else new tensors in float32."""
         whole = self.base
         if self.a is not None and self.b is not None:
             whole = self.base.float() + (self.b @ self.a) * self.scaling
@@ -159,7 +159,7 @@ def dropout(model: nn.Module) -> Iterator[None]:
 
 
 class WithoutAdapter:
-    """A policy as it was before it got its adapter: a reference that takes no memory."""
+    """The policy without its adapter: a reference that takes no memory."""
 
     def __init__(self, policy: nn.Module) -> None:
         self._policy = policy

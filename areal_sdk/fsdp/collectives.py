@@ -1,4 +1,4 @@
-"""Ranks: how they find one another, and agree on sums."""
+"""Ranks: the way they find one another, and their sums."""
 
 import fcntl
 import os
@@ -29,11 +29,11 @@ class Ranks:
     group: dist.ProcessGroup | None = None
     """The group that sums go over; None: that of the steps."""
     side_group: dist.ProcessGroup | None = None
-    """A group on the host, for what another thread does beside the steps."""
+    """A group on the host, for another thread that works beside the steps."""
     sequence: SequenceRanks = field(default_factory=SequenceRanks)
     """The neighbours: the ranks that compute each row together with this one."""
     rows_group: dist.ProcessGroup | None = None
-    """One rank of each such neighbourhood."""
+    """The group of one rank of each neighbourhood."""
 
     @property
     def is_distributed(self) -> bool:
@@ -56,7 +56,7 @@ class Ranks:
 
     @property
     def aside(self) -> "Ranks":
-        """The same ranks for another thread: its collectives do not mix with those of the steps."""
+        """The same ranks for another thread, whose collectives do not mix with those of the steps."""
         return replace(self, device=torch.device("cpu"), group=self.side_group)
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
@@ -122,8 +122,8 @@ def join_ranks(
 def interface_towards(host: str) -> str:
     """The network interface that reaches `host`; empty if it is not known.
 
-    Without it gloo listens where this machine's name leads: on many machines that is 127.0.0.1, which no
-    other machine reaches.
+    Without it gloo listens at the address of this machine's name, which on many machines is 127.0.0.1 and unreachable
+    for others.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
@@ -145,7 +145,7 @@ def interface_towards(host: str) -> str:
 def _neighbours(
     rank: int, size: int, together: int, timeout: timedelta
 ) -> tuple[SequenceRanks, dist.ProcessGroup]:
-    """Every rank makes every group, in the same order, and keeps its own."""
+    """The group of this rank's neighbours. Every rank makes every group, in the same order, and keeps its own."""
 
     def own(members: Iterable[range]) -> dist.ProcessGroup:
         made = [(ranks, dist.new_group(list(ranks), timeout=timeout)) for ranks in members]
@@ -158,7 +158,7 @@ def _neighbours(
 
 
 def full(parameter: Tensor) -> Tensor:
-    """The whole of a possibly sharded tensor. A collective: every rank calls it."""
+    """The whole tensor, from its shards if it has some. A collective: every rank calls it."""
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 

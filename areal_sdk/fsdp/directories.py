@@ -52,7 +52,7 @@ def shares_memory(directory: Path, *, boot: str) -> bool:
 
 
 def this_boot() -> str:
-    """Names the kernel that runs here; containers of one machine share it, machines do not."""
+    """The id of the running kernel, which containers of one machine share and machines do not."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 

@@ -1,7 +1,7 @@
 """The loading of a model onto the ranks: each reads the rows that it keeps, and nothing larger.
 
-The model is made without memory, split, and then filled tensor by tensor from the files. So no rank, and
-no machine, ever holds the whole of a model that only all of them together can hold.
+The model is made without memory, split, and then filled tensor by tensor from the files. So no rank and no machine
+ever holds a whole model.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def _allocate(model: nn.Module, policy: Policy, device: torch.device) -> None:
 
 
 def _read(stored: StoredTensor, parameter: Tensor, part: StoredPart, model_dir: Path) -> None:
-    """Copy what this rank keeps of a part of a parameter, a few rows at a time."""
+    """Copy this rank's rows of a part of a parameter, a few rows at a time."""
     if stored.shape != part.shape:
         raise ConfigError(
             f"{model_dir}: {part.name} has shape {stored.shape} in its file, and config.json asks for "
@@ -99,7 +99,7 @@ def _read(stored: StoredTensor, parameter: Tensor, part: StoredPart, model_dir: 
 
 
 def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
-    """This rank's part of a parameter, and which row it begins with."""
+    """This rank's part of a parameter, and the number of its first row."""
     if not isinstance(parameter, DTensor):
         return parameter, 0
     mesh = parameter.device_mesh

@@ -26,13 +26,13 @@ from areal_sdk.models.experts import is_routed
 from areal_sdk.models.families import check_trained, logit_cap, logit_scale
 
 ROWS = 1024
-"""Rows of two tables that are compared at once."""
+"""Number of rows of two tables that are compared at once."""
 
 
 class Policy(nn.Module):
-    """`policy(batch)`: for each loss term the logprob of its token and, with a gradient only where one
-    is asked for, the entropy of the distribution it was drawn from, or another statistic of it; both of
-    logits / temperature, (T,)."""
+    """`policy(batch)` returns for each loss term the logprob of its token, and the entropy of the distribution from
+    which it was drawn, or another statistic. Both are of logits / temperature, (T,). The entropy has a gradient only
+    if one is asked for."""
 
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
@@ -40,7 +40,7 @@ class Policy(nn.Module):
     def __init__(
         self, model: nn.Module, *, exact_head: bool = False, sequence: SequenceRanks | None = None
     ) -> None:
-        """`exact_head`: logits are computed in float32, whatever autocast says."""
+        """`exact_head` computes logits in float32, whatever autocast says."""
         super().__init__()
         self.model = model
         self.sequence = sequence or SequenceRanks()
@@ -129,9 +129,9 @@ def load_policy(
 ) -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds.
 
-    With `lora` it has an adapter, drawn with `seed`, and all else is frozen: matrices that are
-    computed in `precision` are then kept in it, where that loses nothing. Without `is_filled` the
-    parameters of the checkpoint have no memory yet (they are on the device "meta").
+    With `lora` it has an adapter, drawn with `seed`, and everything else is frozen. Matrices that are computed in
+    `precision` are then kept in it, if that loses nothing. Without `is_filled` the parameters of the checkpoint have
+    no memory yet (they are on the device "meta").
     """
     check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)

@@ -55,7 +55,7 @@ class WeightFile:
 
 
 class Publisher:
-    """Writes the weights of each version where engines find them."""
+    """Writes the weights of each version to the place where engines find them."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Publisher:
         contents: UpdateContents = "all",
         began_with: Path | None = None,
     ) -> None:
-        """`began_with` is the model whose weights the run changes: updates then say what rounding leaves."""
+        """`began_with` is the model whose weights the run changes. With it, updates tell the effect of rounding."""
         self.directory = directory
         self.dtype = dtype
         self.contents: UpdateContents = contents

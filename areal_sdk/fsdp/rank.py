@@ -213,7 +213,7 @@ class _Rank:
 
 
 def _tell_saved(request: Request, error: BaseException | None) -> None:
-    """Answer in the thread that wrote the checkpoint."""
+    """Answer, in the thread that wrote the checkpoint, that it is written."""
     try:
         if error is None:
             request.reply()

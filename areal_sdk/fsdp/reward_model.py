@@ -1,7 +1,7 @@
 """A reward model: the trunk of a checkpoint and a scalar head, read at a sequence's last token.
 
-It trains where a policy trains: the reward of a sequence stands in the place of a logprob. Exported,
-it is transformers' model for sequence classification with one label.
+It is trained in the same way as a policy, with the reward of a sequence in the place of a logprob. Exported, it is
+transformers' model for sequence classification with one label.
 """
 
 from collections.abc import Sequence
@@ -76,10 +76,8 @@ class RewardModel(nn.Module):
 
 
 def judged(row: Demonstration) -> Demonstration:
-    """The row with its reward as its only term.
-
-    A term is read at the token before its own, so that of the last token belongs to one that follows,
-    which no model ever reads.
+    """The row with its reward as its only term. A term is read at the token before its own, so the reward at the last
+    token belongs to a token after it, which no model ever reads.
     """
     if not row.tokens:
         raise ValueError("an empty sequence has no reward: it has no last token")
@@ -88,7 +86,7 @@ def judged(row: Demonstration) -> Demonstration:
 
 
 def as_classifier(config: dict[str, Any]) -> dict[str, Any]:
-    """A policy's config.json as that of the reward model with its trunk."""
+    """The config.json of the reward model, made of that of the policy with the same trunk."""
     classes = [
         name.replace("ForCausalLM", "ForSequenceClassification")
         for name in config.get("architectures") or ()
@@ -113,7 +111,7 @@ class Judge:
 
     @torch.inference_mode()
     def reward(self, tokens: Sequence[int]) -> float:
-        """The reward of a sequence, which ends with the token that it is read at."""
+        """The reward of a sequence, read at its last token."""
         most = self._trunk.config.vocab_size
         if not tokens or max(tokens) >= most:
             raise ValueError(

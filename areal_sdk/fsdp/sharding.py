@@ -1,9 +1,9 @@
 """The split of a model over the ranks, and the types in which its parts compute (FSDP2).
 
-A part's weights are whole on a rank only while the part computes. Layers are gathered in the type that
-they compute in: autocast, which casts for a single rank, would keep its copies of all layers until the
-backward pass. The embedding stays in float32 as its gradient does, in which a frequent token's many
-terms are added up; so does the stream between the layers.
+A part's weights are whole on a rank only while the part computes. Layers are gathered in the type that they compute
+in: autocast, which casts for a single rank, would keep its copies of all layers until the backward pass. The
+embedding and its gradient stay in float32, because a frequent token adds up many terms. The stream between the layers
+stays in float32 too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from areal_sdk.fsdp.kernels.head import OutputLayer
 T = TypeVar("T")
 
 SPLIT = "split"
-"""The dimension of the mesh of ranks that parameters are split over."""
+"""The dimension of the mesh of ranks over which parameters are split."""
 
 
 class Layered(Protocol):
@@ -37,8 +37,8 @@ class Layered(Protocol):
 
     @property
     def ends(self) -> Sequence[nn.Module]:
-        """The modules that have weights of their own before the layers and after them. The rest is gathered for the
-        whole pass."""
+        """The modules with weights before and after the layers, which are gathered one by one. The rest is gathered
+        for the whole pass."""
         ...
 
 
@@ -69,7 +69,8 @@ def shard(model: Layered, ranks: Ranks, settings: TrainerSection) -> None:
 
 
 def _mesh(ranks: Ranks, replicas: int) -> DeviceMesh:
-    """Neighbouring ranks split a copy of the model; ranks of the same place in their copies hold the same."""
+    """The mesh of ranks: neighbouring ranks split a copy of the model, and ranks at the same place in their copies
+    hold the same part."""
     if replicas == 1:
         return init_device_mesh(ranks.device.type, (ranks.size,), mesh_dim_names=(SPLIT,))
     return init_device_mesh(

@@ -26,7 +26,7 @@ class Sent:
     """Bytes that one rank sends."""
 
     gathered: float = 0.0
-    """Weights, in the type that they are computed in."""
+    """Weights, in the type in which they are computed."""
     scattered: float = 0.0
     """Gradients: each rank gets the sum of its own rows."""
     reduced: float = 0.0

@@ -58,22 +58,22 @@ memory."""
 SAVE_TIMEOUT_S = 900.0
 """Seconds for all ranks to write or read a checkpoint."""
 RELEASE_TIMEOUT_S = 60.0
-"""Seconds for all ranks to hand back what memory they can."""
+"""Seconds for all ranks to free the memory that they can."""
 PUBLISH_TIMEOUT_S = 300.0
 """Seconds for the ranks to gather and write the weights, and for one piece of them to come from another machine."""
 FAILURE_GRACE_S = 10.0
 """Seconds that the other ranks have to report what made one of them fail."""
 DEATH_GRACE_S = 1.0
-"""Seconds to wait, after one rank died, for the news that another had died first."""
+"""Seconds to wait, after one rank died, for the report that another had died first."""
 EXPLANATION_GRACE_S = 0.5
-"""Seconds that a call in progress has to say why a rank died."""
+"""Seconds for a call in progress to explain why a rank died."""
 
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
-"""glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
-step. Steps are alike, so all but the largest tensors stay."""
+"""Environment of ranks in which glibc keeps freed memory. Otherwise it gives freed tensors back to the kernel and
+takes them anew page by page, zeroed, which costs a tenth of a step."""
 
 
 def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
@@ -115,7 +115,7 @@ class FSDPTrainer(Trainer):
         log_dir: Path,
         launcher: Launcher | None = None,
     ) -> None:
-        """`log_dir` lies in the run directory. Every rank must see it: ranks save there."""
+        """`log_dir` is in the run directory, which every rank must see, because ranks save there."""
         self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=self._log_dir)
@@ -293,10 +293,8 @@ class FSDPTrainer(Trainer):
     async def _call(
         self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
     ) -> ChildReply:
-        """The answer of rank 0, once all ranks have answered.
-
-        No rank hears that its caller was cancelled: one that had begun and one that had not would
-        then wait for each other in different collectives.
+        """The answer of rank 0, once all ranks have answered. Ranks are not told that a caller was cancelled: one
+        that had begun and one that had not would then wait for each other in different collectives.
         """
         if not self._ranks:
             raise ProcessError(f"the trainer is not running: {method!r} before start()")
@@ -309,8 +307,8 @@ class FSDPTrainer(Trainer):
     async def _ask_all(
         self, method: str, payload: JSON, buffers: Sequence[Buffer], *, timeout_s: float
     ) -> ChildReply:
-        """Ranks that fail alone would leave the others waiting in a collective: those get a moment
-        to fail likewise and are then ended."""
+        """Ask all ranks. If one fails alone, the others would wait in a collective, so they get a moment to fail too
+        and are then ended."""
         calls = [
             asyncio.create_task(rank.call(method, payload, buffers, timeout_s=timeout_s))
             for rank in self._ranks
@@ -342,10 +340,8 @@ _OF_CHECKPOINTS = {kind.__name__: kind for kind in (CheckpointError, DamagedErro
 
 
 def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
-    """The error that explains the others.
-
-    A rank's own exception, else the death of one that was killed: the others then died of a broken
-    connection to it.
+    """The error that explains the others: a rank's own exception, else the death of a rank that was killed, since the
+    others then died of a broken connection to it.
     """
     for error in errors.values():
         if isinstance(error, RemoteError):

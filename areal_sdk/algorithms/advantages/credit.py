@@ -26,24 +26,23 @@ class Link:
     position: int
     turn: int
     reward: float
-    """Earned by this token: of what came of its turn, the part that did not come of the next link's.
-
-    So rewards come with the last token of their turn, and those of turns without a trained token,
-    or on another trajectory, with that of the turn that led to them."""
+    """The reward that this token earned: the return of its turn without the part that also followed from the next
+    link's turn. So a reward comes with the last token of its turn. The reward of a turn without a trained token, or
+    on another trajectory, comes with the turn that led to it."""
     discount: float
     """The discount of the next link for this one; 1 within a turn unless tokens are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Monte Carlo: what came after a token, compared with nothing. REINFORCE, before a baseline."""
+    """Monte Carlo returns: the rewards after a token, compared with nothing. This is REINFORCE without a baseline."""
 
     discount: float
     """The discount of a reward for the turn before the one that earned it."""
     token_discount: float = 1.0
     """The discount of a reward for the token before."""
     kl: float = 0.0
-    """Part of its log-ratio to the reference model that each token loses from its reward."""
+    """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
 
     @property
     def needs(self) -> Needs:
@@ -74,11 +73,11 @@ class GAE:
     discount: float
     """The discount of a reward for the turn before the one that earned it."""
     trace: float
-    """Lambda. 1: returns minus values; less: trusts the critic sooner."""
+    """Lambda. At 1 advantages are returns minus values; a smaller lambda trusts the critic more."""
     token_discount: float = 1.0
     """The discount of a reward for the token before."""
     kl: float = 0.0
-    """Part of its log-ratio to the reference model that each token loses from its reward."""
+    """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.trace <= 1.0:

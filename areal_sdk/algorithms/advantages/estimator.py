@@ -10,10 +10,10 @@ from areal_sdk.algorithms.advantages.returns import Floats
 from areal_sdk.trajectory import Credit, Trajectory, TrajectoryGroup
 
 PerToken = list[list[Floats]]
-"""Per group, per trajectory: one value a token, 0 where nothing is trained."""
+"""One value a token, 0 where nothing is trained, by group and trajectory."""
 
 Baselines = Mapping[str, Any]
-"""Per source: what an estimator remembers of its rewards, as JSON."""
+"""The memory of an estimator for each source, as JSON."""
 
 MIN_STD = 1e-6
 """Distance of rewards below which they are equal."""
@@ -43,7 +43,7 @@ class Estimate:
 class AdvantageEstimator(Protocol):
     """The estimator of advantages: how much better than expected each trained token turned out.
 
-    A frozen spec: what it learns about rewards goes through baselines, not self.
+    It is a frozen spec: its memory goes through baselines, not self.
     """
 
     def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate: ...
@@ -51,7 +51,7 @@ class AdvantageEstimator(Protocol):
 
 @runtime_checkable
 class NamesOutliers(Protocol):
-    """An estimator that can say which rewards it did not take at their word."""
+    """An estimator that can name the rewards that it bounded."""
 
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
@@ -62,7 +62,7 @@ class NamesOutliers(Protocol):
 def credit_of_episodes(
     groups: Sequence[TrajectoryGroup], advantages: PerToken
 ) -> dict[str, Credit]:
-    """The credit of every episode in `groups`, by its id: for people, training needs it per token."""
+    """The credit of every episode in `groups`, by its id. It is for people; training uses advantages per token."""
     rows: dict[str, list[tuple[Trajectory, Floats]]] = {}
     for group, of_group in zip(groups, advantages, strict=True):
         for trajectory, row in zip(group.trajectories, of_group, strict=True):

@@ -30,7 +30,7 @@ class GroupStd:
     """The standard deviation of the siblings' rewards."""
 
     unbiased: bool = False
-    """Divide by one sibling less than there are."""
+    """Whether the variance is divided by the number of siblings minus one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ def compare_siblings(group: TrajectoryGroup, discount: float, compare: Compare) 
 def _where_known(
     returns: Sequence[float | None], by_turn: Sequence[Mapping[str, float]], key: str
 ) -> list[float]:
-    """An episode's own advantages: it may count in turns that it does not have."""
+    """The advantages of an episode's own turns. Comparisons may also count the episode in turns that it does not
+    have."""
     return [0.0 if value is None else by_turn[turn][key] for turn, value in enumerate(returns)]
 
 

@@ -22,9 +22,9 @@ class BatchNormalised:
 
     Hu et al. 2025, REINFORCE++, arXiv 2501.03262.
 
-    Both are taken over all trained tokens of the batch whose turn came to a reward; the others, turns
-    after the last reward, are not trained. One scale for all sources: where rewards of
-    one source are a hundred times larger than the others', the others learn a hundredth.
+    Mean and deviation are those of all trained tokens of the batch whose turn has a return. Turns after the last
+    reward have none, and are not trained. There is one scale for all sources: if the rewards of one source are a
+    hundred times larger, the other sources learn a hundredth.
     """
 
     of: AdvantageEstimator

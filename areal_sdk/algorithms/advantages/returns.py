@@ -58,8 +58,8 @@ def turn_returns(
 
 
 def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | None]:
-    """Returns of turns if some of them answer the same prompt: distance is counted along what led
-    to what."""
+    """Returns of turns if some of them answer the same prompt. The distance of two turns is counted along the turns
+    that led from one to the other."""
     apart = distances(trajectory)
     weights = np.where(np.isfinite(apart), discount**apart, 0.0)
     is_scored = np.array([reward is not None for reward in trajectory.turn_rewards])
@@ -133,8 +133,7 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
 
 
 def scored_tokens(group: TrajectoryGroup) -> list[NDArray[np.bool_]]:
-    """The trained tokens of each trajectory, without the tokens of turns from which nothing scored
-    came."""
+    """The trained tokens of each trajectory, without the tokens of turns that have no return."""
     returns = returns_of(group, discount=1.0)
     return [
         spread_turns(t, [float(value is not None) for value in returns[t.episode_id]]) > 0.0

@@ -48,7 +48,7 @@ class Usual:
     """The sum of squared deviations from the mean."""
     median: float = 0.0
     typical: float = 0.0
-    """A robust spread: of those returns that are not the median itself, the median deviation."""
+    """A robust spread: the median deviation of the returns that differ from the median."""
 
     @classmethod
     def of(cls, returns: Sequence[float], *, bound: float) -> "Usual":
@@ -95,11 +95,11 @@ class RunningBaseline:
     """The baseline of episodes without siblings: compares a return with the usual returns of its
     source.
 
-    The source is `TrajectoryGroup.source`: of live traffic the name of the caller, of played tasks where they
-    come from, since a generator never repeats one. An episode is compared with the latest episodes of its source. A rewarded turn is compared with the returns of these
-    episodes from the same turn on. An episode that ended earlier counts with the return of its last
-    turn, as in `GroupRelative`. The first reward of a source has nothing to be compared
-    with, so it teaches nothing.
+    The source is `TrajectoryGroup.source`: the name of a caller, or the origin of played tasks, since a generator
+    never repeats a task. An episode is compared with the latest episodes of its source. A rewarded turn is compared
+    with the returns of these episodes from the same turn on. An episode that ended earlier counts with the return of
+    its last turn, as in `GroupRelative`. The first reward of a source has nothing to be compared with, so it teaches
+    nothing.
 
     The unit of an advantage is the spread of its source. Advantages are never centred over the batch: a
     batch of successes keeps positive advantages, and the rewards of one source do not change those of
@@ -113,7 +113,7 @@ class RunningBaseline:
     discount: float
     """The discount of a reward for the turn before the one that earned it."""
     max_surprise: float
-    """Spreads of its source that a return may count for, in advantages and in baselines."""
+    """Maximum distance at which a return counts, in spreads of its source, in advantages and in baselines."""
     memory: int = 32
     """Episodes of a source that are remembered. With 32, chance in their mean adds 3 % to the
     variance of an advantage, and a wrong reward is forgotten after 32 episodes of its source."""

@@ -92,7 +92,7 @@ def _group(
 
 
 def _trajectory(episode_id: str, task_id: str, reward: float, turns: int) -> Trajectory:
-    """Each turn is a token that was given and one that was sampled."""
+    """A trajectory in which each turn is one given token and one sampled token."""
     return Trajectory(
         episode_id=episode_id,
         task_id=task_id,

@@ -1,4 +1,4 @@
-"""Weights for who sampled a token: w = p / b, detached."""
+"""Weights that correct for the policy that sampled a token: w = p / b, detached."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,9 +22,9 @@ class Beyond(StrEnum):
     """The treatment of a weight beyond the maximum."""
 
     CLAMP = "clamp"
-    """The maximum takes its place: biased, and every token teaches."""
+    """Replace the weight by the maximum. This is biased, but every token teaches."""
     MASK = "mask"
-    """Zero: what was too unlikely for the sampler is left out."""
+    """Replace the weight by zero, so that tokens that were too unlikely for the sampler are left out."""
 
 
 class OffPolicyWeight(Protocol):

@@ -17,9 +17,9 @@ class Proximal(StrEnum):
     RECOMPUTE = "recompute"
     """The policy at the start of the step: one forward over all minibatches but the first."""
     INTERPOLATE = "interpolate"
-    """The same without a forward: on the way from b to q."""
+    """An estimate of the same policy without a forward: a point between b and q."""
     BEHAVIOUR = "behaviour"
-    """The sampler itself, as in plain PPO: p = b, and no weight for who sampled the token."""
+    """The sampler itself, as in plain PPO: p = b, so there is no importance weight."""
 
 
 def interpolate(

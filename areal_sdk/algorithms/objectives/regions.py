@@ -34,8 +34,8 @@ class Clip:
     Schulman et al. 2017, arXiv 1707.06347, equation 7. A and p are held fixed; a term beyond the bound has no gradient.
     A `high` above `low`: DAPO's clip-higher, Yu et al. 2025, arXiv 2503.14476.
 
-    With one minibatch a step p is q itself, r is 1 and nothing is ever clipped: what bounds the
-    update then is the weight and the learning rate.
+    With one minibatch a step, p is q itself, r is 1 and nothing is clipped. The update is then bounded by the weight
+    and by `trainer.trust_region`.
     """
 
     low: float

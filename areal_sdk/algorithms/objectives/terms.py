@@ -51,7 +51,7 @@ class PolicyTerms:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of each term, before the aggregation weighs it, and what to report about it."""
+    """The loss of each term, before the aggregation weighs it, and numbers to report."""
 
     terms_T: "Tensor"
     totals: "dict[str, Tensor]" = field(default_factory=dict)
@@ -98,7 +98,7 @@ def given(values_T: "Tensor | None", name: str) -> "Tensor":
 
 
 def masked(values_T: "Tensor", mask_T: "Tensor") -> "Tensor":
-    """Zero where not `mask_T`, in value and in gradient, whatever stood there.
+    """The values, with zeros outside of `mask_T`, in value and in gradient, whatever was there.
 
     Mask *before* exp: a NaN or an infinity that is multiplied by zero stays one.
 

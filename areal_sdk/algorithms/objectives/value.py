@@ -29,7 +29,8 @@ class Critic:
     def loss(
         self, values_T: "Tensor", old_T: "Tensor", returns_T: "Tensor", mask_T: "Tensor"
     ) -> Loss:
-        """Half the squared error; where clipped, the worse of the two, as in PPO's published code (Schulman et al. 2017).
+        """Half the squared error. With a clip, the larger of the two errors, as in PPO's published code (Schulman et
+        al. 2017).
 
         The targets and the values at the start of the step are held fixed.
         """

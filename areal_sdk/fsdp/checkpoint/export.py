@@ -57,10 +57,8 @@ def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -
 def export_checkpoint(
     checkpoint: Path, directory: Path, *, model_dir: Path, dtype: torch.dtype
 ) -> None:
-    """Write the weights of `checkpoint` as `export_model` does; takes no ranks and no trainer.
-
-    One tensor is read at a time: in memory the model is as large as it is exported. The weights of an
-    adapter are merged into those of `model_dir`.
+    """Write the weights of `checkpoint` as `export_model` does, without ranks or a trainer. One tensor is read at a
+    time, so the memory is that of the exported model. The weights of an adapter are merged into those of `model_dir`.
     """
     check_files(checkpoint)
     saved = read_state(checkpoint).get("adapter")
@@ -87,7 +85,8 @@ def export_checkpoint(
 def whole_weights(
     trainer: RankTrainer, *, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Float32]]:
-    """The model in host memory, and a sample of what `dtype` rounds; on rank 0 alone. A collective."""
+    """The model in host memory, and a sample of the weights for the effect of rounding to `dtype`; on rank 0 alone. A
+    collective."""
     weights: dict[str, Tensor] = {}
     samples: dict[str, Float32] = {}
     for weight in trainer.policy.served_weights():

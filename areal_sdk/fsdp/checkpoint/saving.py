@@ -44,7 +44,7 @@ RNG, CUDA_RNG = "rng.", "cuda_rng."
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that `load_checkpoint` needs to go on bit by bit, as it was at one moment, in host memory."""
+    """A copy in host memory of everything that `load_checkpoint` needs to continue bit by bit."""
 
     ranks: Ranks
     state: Mapping[str, JSON]
@@ -140,7 +140,7 @@ class Saver:
         threading.Thread(target=write, name=f"write {directory.name}", daemon=True).start()
 
     def when_written(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call `tell` with the failure, if any, of the checkpoint that was begun last, at its end."""
+        """Call `tell` when the checkpoint that was begun last is written, with its failure if there is one."""
         assert self._writing is not None, "no checkpoint was begun"
         self._writing.add_done_callback(lambda written: tell(written.exception()))
 
@@ -155,7 +155,7 @@ def save_checkpoint(trainer: RankTrainer, directory: Path, extra: Mapping[str, J
 
 
 def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]:
-    """Bring `trainer` to where it was; returns the saved `extra`. A collective."""
+    """Bring `trainer` to the saved state. Returns the saved `extra`. A collective."""
     trainer.ranks.on_first(lambda: check_files(directory))
     state = read_state(directory)
     check_adapter(directory, state.get("adapter"), trainer.spec)
@@ -205,9 +205,8 @@ def _limit_of(directory: Path, saved: JSON, known: set[str]) -> Mapping[str, JSO
 
 
 def roll_back(trainer: RankTrainer, directory: Path) -> None:
-    """Bring weights, moments and baselines of `trainer` to where they were, with a tighter bound. A collective.
-
-    The clock of the schedule goes on: going back takes the place of a step.
+    """Bring weights, moments and baselines of `trainer` to the saved state, with a tighter bound. A collective. The
+    clock of the schedule goes on, because going back takes the place of a step.
     """
     phase, num_steps, tightness = trainer.phase, trainer.num_steps, trainer.region.tightness
     critic_steps = None if trainer.critic is None else trainer.critic.num_steps
@@ -278,14 +277,14 @@ def check_adapter(directory: Path, saved: JSON, spec: TrainerSpec) -> None:
 
 @contextmanager
 def alone_is_fine() -> Iterator[None]:
-    """DCP warns about a single process although it was told that there is one."""
+    """Suppress the warning of DCP about a single process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
 def _first_failure(error: CheckpointException) -> BaseException:
-    """The cause of an error: torch's writer hides that the disk is full behind an error of its own."""
+    """The cause of an error: torch's writer wraps the error of a full disk in one of its own."""
     failures = list(error.failures.values())
     failure: BaseException = failures[0][0] if failures else error
     behind: BaseException | None = failure

@@ -14,7 +14,8 @@ from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries `[start, stop)` of the row see `context` and `[own_start, stop)`, but for what is hidden."""
+    """A block of queries. Queries `[start, stop)` of the row see `context` and `[own_start, stop)`, except for hidden
+    keys."""
 
     start: int
     stop: int
@@ -22,8 +23,8 @@ class Block:
     """Ranges of the row: the segments above the queries."""
     own_start: int
     hidden_QC: Tensor | None
-    """True where a query does not see a key: of `[own_start, stop)`, or with a window of `key_ranges`.
-    None: each query sees, of these, those up to itself."""
+    """True where a query does not see a key of `[own_start, stop)`, or, with a window, of `key_ranges`. None: each
+    query sees the keys up to itself."""
     in_parts: bool = False
     """Whether the block's own tokens and those above are too many for their scores to be kept at
     once."""
@@ -37,7 +38,7 @@ class Block:
         return self if hidden is None else replace(self, hidden_QC=hidden.to(device))
 
     def within(self, window: int) -> "Block":
-        """The block where each query sees, of its path, the last `window` tokens up to itself alone."""
+        """The block in which each query sees only the last `window` tokens of its path, itself included."""
         assert self.hidden_QC is not None
         num_above = self.num_above
         # A query sees its own path: what it sees of the block says where on the path it stands.
@@ -72,7 +73,7 @@ class RowBlocks:
 
     @cached_property
     def longest_path(self) -> int:
-        """Tokens that the last token of a path sees without a window."""
+        """The number of tokens that the last token of the longest path sees without a window."""
         longest = 0
         for tree in self._trees:
             ends: list[int] = []  # of each segment: tokens of the path down to its last one
@@ -84,8 +85,8 @@ class RowBlocks:
 
     @cached_property
     def whole(self) -> Sequence[Block]:
-        """The blocks for kernels that keep no scores: long segments are not split, and the tokens
-        above them are a part of their own."""
+        """The blocks for kernels that keep no scores: long segments are not split, and the tokens above them are a
+        separate part."""
         blocks = attention_blocks(self._trees, block_tokens=self._block_tokens, splits=False)
         return [block.to(self._device) for block in blocks]
 

@@ -19,7 +19,7 @@ EXPERTS = "areal_sdk_sorted"
 
 
 def sorted_experts(module: Any, hidden_NH: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-    """The function that a transformers layer calls: the weighted sum of what its experts make of each token."""
+    """The function that a transformers layer calls: the weighted sum of the outputs of each token's experts."""
     num_tokens, num_chosen = chosen_NK.shape
     experts_S, order_S = chosen_NK.flatten().sort(stable=True)
     back_S = order_S.argsort()
@@ -51,7 +51,7 @@ def _grouped(rows_SI: Tensor, weights_EOI: Tensor, ends_E: Tensor) -> Tensor:
 
 
 class _Reordered(torch.autograd.Function):
-    """`rows[order]`. The backward pass of such an index would add; with the way `back` it only looks up."""
+    """`rows[order]`. Its usual backward pass would add up; with the inverse order `back` it only looks up."""
 
     @staticmethod
     def forward(ctx: Any, rows_SH: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:

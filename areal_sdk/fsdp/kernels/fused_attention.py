@@ -19,7 +19,7 @@ _PROBE_ERROR = 0.02
 
 @cache
 def can_fuse(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether this torch has kernels for this device, type and dimension that compute what they should.
+    """Whether this torch has correct kernels for this device, type and dimension.
 
     The operators are internal to torch, so they are tried, not assumed.
     """
@@ -44,14 +44,14 @@ def can_fuse(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 def attend(
     q_KRQD: Tensor, k_KCD: Tensor, v_KCD: Tensor, *, is_causal: bool, scaling: float
 ) -> tuple[Tensor, Tensor]:
-    """The output, and of each query the logarithm of the sum of the exponentials of its scores."""
+    """The output, and for each query the logarithm of the sum of the exponentials of its scores."""
     k, v = _of_repeats(q_KRQD, k_KCD), _of_repeats(q_KRQD, v_KCD)
     out, lse, *_ = _forward(q_KRQD, k, v, is_causal=is_causal, scaling=scaling)
     return out, lse
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Output and logarithm over several ranges of keys, from those of each."""
+    """Output and logarithm over several ranges of keys, from the outputs and logarithms of each range."""
     [(out, lse), *others] = parts
     for other, its_lse in others:
         both = torch.logaddexp(lse, its_lse)

@@ -1,6 +1,6 @@
 """The output layer: logprobs of trained tokens, and the entropies of the distributions they come from.
 
-In place of the entropy another statistic of each distribution may be asked for, where no gradient is needed.
+If no gradient is needed, another statistic of each distribution may take the place of the entropy.
 
 A row has as many logits as the vocabulary has tokens, so logits exist only for a chunk of rows at a
 time. The logits of the first chunk are kept for the backward pass. The logits of every other chunk are
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from areal_sdk.fsdp.kernels.sizes import CHUNK_BYTES, PIECE_ELEMENTS
 
 Statistic = Callable[[Tensor], Tensor]
-"""A number of each distribution, (r,), by their logprobs, (r, V). Called for some rows after the other, in order."""
+"""A function from the logprobs of distributions, (r, V), to one number each, (r,). It is called for some rows at a
+time, in order."""
 
 
 class OutputLayer(nn.Linear):
@@ -76,8 +77,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row or its `statistic`.
 
-    Both (T,), in float32; the entropy has a gradient where `entropy_gradient` asks for one. The matrix
-    products are in the type of autocast, else in that of the arguments.
+    Both are (T,), in float32. The entropy has a gradient if `entropy_gradient` is set. The matrix products are in the
+    type of autocast, else in that of the arguments.
     """
     if torch.is_autocast_enabled(hidden_RH.device.type):
         hidden_RH = hidden_RH.to(torch.get_autocast_dtype(hidden_RH.device.type))
@@ -177,7 +178,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _entropies(logprobs_rV: Tensor) -> Tensor:
-    """Not as normaliser - sum p logit: where logits are large, their digits would cancel."""
+    """The entropies, not computed as normaliser - sum p logit, in which the digits of large logits would cancel."""
     return -logprobs_rV.exp().mul_(logprobs_rV).sum(-1)
 
 
@@ -203,13 +204,13 @@ def _slices(count: int, size: int) -> list[slice]:
 
 
 def _terms(rows: slice, rows_T: Tensor, targets_T: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The terms that are read off `rows`, and their places in the logits of these rows."""
+    """The terms that belong to `rows`, and their places in the logits of these rows."""
     terms = torch.nonzero((rows_T >= rows.start) & (rows_T < rows.stop))[:, 0]
     return terms, (rows_T[terms] - rows.start, targets_T[terms])
 
 
 def _add_product(total_VH: Tensor | None, grad_rV: Tensor, hidden_rH: Tensor) -> Tensor:
-    """`total + grad' hidden`; a sum of several products is in float32, as that of one product was."""
+    """`total + grad' hidden`. The sum is in float32, also over several products."""
     if total_VH is None:
         return torch.mm(grad_rV.t(), hidden_rH)
     total_VH = total_VH.to(torch.promote_types(total_VH.dtype, torch.float32))

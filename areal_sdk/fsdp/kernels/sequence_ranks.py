@@ -71,7 +71,7 @@ class SequenceRanks:
         batch: Batch,
         values_of: Callable[[Tensor, Reading], Sequence[Tensor]],
     ) -> list[Tensor]:
-        """`values_of` the terms of `batch`, each (T,). Every rank gets them all."""
+        """The result of `values_of` for the terms of `batch`, each (T,). Every rank gets all of them."""
         if self.size == 1:
             reading = Reading(batch.nodes_R, batch.temperatures_R, batch.rows_T, batch.targets_T)
             return [*values_of(hidden_nH[batch.nodes_R], reading)]
@@ -97,7 +97,8 @@ class SequenceRanks:
 
 
 class _Exchange(torch.autograd.Function):
-    """Part number i goes to rank i; from rank j comes part number j. Backward it is the same."""
+    """An exchange: part number i goes to rank i, and part number j comes from rank j. The backward pass does the
+    same."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -119,7 +120,8 @@ def _joined(values: Tensor, terms: Tensor, count: int, group: dist.ProcessGroup 
 
 
 class _Joined(torch.autograd.Function):
-    """The values of all ranks. Each computes the loss of them all: a gradient is that of its own."""
+    """The values of all ranks, joined. Each rank computes the loss of all values, and gets the gradient of its
+    own."""
 
     @staticmethod
     def forward(

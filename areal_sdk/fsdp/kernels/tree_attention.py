@@ -126,7 +126,7 @@ def _pass_back(
     scaling: float,
     cap: float | None,
 ) -> None:
-    """Add the gradients of a block's queries, and of what they see, to those of all."""
+    """Add the gradients of a block's queries, and of the keys and values that they see, to the totals."""
     q_KRND, k_KND, v_KND = states
     dq, dk, dv = gradients
     queries = slice(block.start, block.stop)
@@ -160,7 +160,7 @@ def _probabilities(
 def _attend_in_parts(
     q_KRQD: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
 ) -> tuple[Tensor, Tensor]:
-    """Output and logarithm of a block: of its own tokens, and of those above it."""
+    """Output and logarithm of a block, from its own tokens and from those above it."""
     own = slice(block.own_start, block.stop)
     k, v = k_KND[:, own], v_KND[:, own]
     if block.hidden_QC is None:

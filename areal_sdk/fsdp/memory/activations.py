@@ -1,4 +1,4 @@
-"""Activation checkpointing: layers that compute again in the backward pass what others keep for it."""
+"""Activation checkpointing: layers that compute their activations again in the backward pass and do not keep them."""
 
 from functools import partial
 from typing import Literal

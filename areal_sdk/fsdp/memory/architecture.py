@@ -1,4 +1,4 @@
-"""The numbers of a model that its memory follows from. Imports no torch."""
+"""The numbers of a model that determine its memory. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ModelShape:
     key_heads: int
     head_dim: int
     is_tied: bool = False
-    """One table serves as embedding and as output layer."""
+    """Whether one table serves as embedding and as output layer."""
     has_normed_heads: bool = False
     has_biased_heads: bool = False
     keeps_scores: bool = False
@@ -84,7 +84,7 @@ class ModelShape:
 
     @property
     def matrices(self) -> int:
-        """Elements of the matrices of a layer, the router's aside."""
+        """Elements of the matrices of a layer, without the router."""
         experts = self.mixture.num_experts * self.expert if self.mixture else 0
         return sum(inputs * outputs for inputs, outputs in self.linear_layers) + experts
 
@@ -116,7 +116,7 @@ class ModelShape:
 
     @property
     def active(self) -> int:
-        """Parameters that compute a token: all, but of the experts those alone that it chose.
+        """Parameters that take part in computing a token: all but the experts that it did not choose.
 
         >>> qwen3 = ModelShape(151936, 2048, 0, 48, 32, 4, 128, has_normed_heads=True, mixture=Mixture(128, 8, 768))
         >>> qwen3.parameters, qwen3.active

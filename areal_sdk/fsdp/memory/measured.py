@@ -1,4 +1,4 @@
-"""The memory that torch takes on the CPU while something runs: what predictions are held against."""
+"""The memory that torch takes on the CPU while something runs, for comparison with predictions."""
 
 import gc
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBytes:
-    """Bytes of tensors, and of what operators take for themselves, beside what was there before."""
+    """Bytes of new tensors, and of the buffers of operators."""
 
     peak: int
     left: int

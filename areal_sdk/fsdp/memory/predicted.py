@@ -27,7 +27,8 @@ class Prediction:
     moments: int
     gradients: int
     gathered: int
-    """Weights in the type that they are computed in: of all layers on one rank, of few on several."""
+    """Weights in the type in which they are computed: those of all layers on one rank, of few layers on several
+    ranks."""
     activations: int
     """Bytes kept for the backward pass, and those of the layer at work."""
     logits: int
@@ -43,7 +44,7 @@ class Prediction:
 
     @property
     def step(self) -> int:
-        """Bytes that are taken in a step alone."""
+        """Bytes that are taken only during a step."""
         return self.gradients + self.gathered + self.activations + self.logits
 
 
@@ -132,7 +133,8 @@ class _Step:
         return 3 * self.width * m.layer + FLOAT * m.table
 
     def _rounded(self) -> int:
-        """Autocast keeps its copies of all linear layers; those of experts live as long as activations do."""
+        """Bytes of the rounded weights: autocast keeps its copies of all linear layers, and those of experts live as
+        long as activations."""
         m = self.model
         experts = m.mixture.num_experts * m.expert if m.mixture else 0
         with_experts = m.layers - max(0, self._num_recomputed - 1)
@@ -192,7 +194,8 @@ class _Step:
         return (FLOAT + self._normed(FLOAT)) * self.model.hidden + FLOAT
 
     def _normed(self, width: int) -> int:
-        """The last of these is for the gradient of the weight alone, which an adapter leaves frozen."""
+        """Bytes per token of a norm. The last part is for the gradient of the weight alone, which is frozen beside an
+        adapter."""
         return 0 if self.settings.lora.rank else width
 
     def recomputed(self) -> int:

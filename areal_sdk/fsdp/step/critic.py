@@ -62,7 +62,7 @@ class ValueModel(nn.Module):
 
 
 class CriticTrainer:
-    """The value model of one rank, and what trains it."""
+    """The value model of one rank, and its optimiser."""
 
     def __init__(
         self,

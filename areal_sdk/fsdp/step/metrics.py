@@ -70,8 +70,8 @@ class Meter:
 def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     """|log p - log b| by cause, as sums and counts; `start_T` are logprobs before any update.
 
-    At lag 0 both are of the same weights, so what differs is how they were computed: overall, in the
-    first and last tokens of turns, and away from temperature 1. At other lags the policy has moved.
+    At lag 0 both come from the same weights, so they differ only in how they were computed: overall, in the first and
+    last tokens of turns, and away from temperature 1. At other lags the policy has moved.
     """
     distance_T = masked(start_T.detach() - batch.behaviour_T, batch.mask_T).abs()
     fresh_T = batch.mask_T & (batch.lags_T == 0)
@@ -85,7 +85,7 @@ def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tenso
 
 
 def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
-    """Counts, staleness and spread of what is trained."""
+    """Counts, staleness and spread of the groups."""
     trajectories = [t for group in groups for t in group.trajectories]
     versions = [np.zeros(0, np.int32), *(t.versions[t.loss_mask] for t in trajectories)]
     lags = version - np.concatenate(versions)

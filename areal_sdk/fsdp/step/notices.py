@@ -17,12 +17,12 @@ SmolLM2 in bfloat16 has 0.03 to 0.06 in a step of 150 to 500 tokens."""
 FAR = 0.5
 """KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
 NEAR = 0.03
-"""KL that is not worth a word, however much less it was before."""
+"""KL below which there is no notice, however small it was before."""
 JUMP = 20.0
-"""Times the median of the steps before. A mean over tokens hides the few of an answer that decide it: a policy forgot all
-in three steps at 0.003, 0.069 and 0.087, where 0.0025 was usual."""
+"""Factor by which the KL must exceed the median of the steps before. A mean over tokens hides the few that decide an
+answer: a policy forgot everything in three steps at 0.003, 0.069 and 0.087, where 0.0025 was usual."""
 REMEMBERED = 20
-"""Steps that make the median, and at least a quarter of them."""
+"""Number of steps of the median, of which at least a quarter must exist."""
 
 
 class Notices:
@@ -36,13 +36,13 @@ class Notices:
         self._distances = Distances(is_bounded=settings.trust_region > 0.0)
 
     def begin(self, outliers: Mapping[str, str]) -> None:
-        """A step, and the sources that posted a wrong reward: each is named once."""
+        """Begin the notices of a step with the sources that posted an outlying reward. Each source is named once."""
         self.latest = []
         for source, what in outliers.items():
             self._tell(source, f"{source}: {what}" if source else what)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Add the notices of everything that is wrong with the figures of the step."""
+        """Add the notices that the figures of the step call for."""
         self._tell("disagreement", disagreement_notice(metrics, self._dtypes))
         self._tell("moved", self._distances.notice(metrics))
 
@@ -53,7 +53,7 @@ class Notices:
 
 
 def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> str | None:
-    """The line for the user where generation and training disagree on the same weights."""
+    """The line for the user if engine and trainer disagree under the same weights."""
     found = metrics.get("dlogp_lag_0")
     explained = max(EXPLAINED[dtype] for dtype in dtypes)
     if found is None or not found > explained:
@@ -75,7 +75,7 @@ class Distances:
     _usual: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def notice(self, metrics: Mapping[str, float]) -> str | None:
-        """The line for the user where the policy ran away."""
+        """The line for the user if the policy ran away from its samples."""
         found = metrics.get("kl_behaviour_after")
         if found is None:
             return None

@@ -27,7 +27,7 @@ class Minibatch:
 
     batches: list[Batch]
     divisor: float
-    """Divisor over *all* ranks, of terms with an advantage and of those without."""
+    """Divisor over *all* ranks, which counts terms with and without an advantage."""
     num_terms: int
     """Number of terms over all ranks."""
     probe: Probe | None = None

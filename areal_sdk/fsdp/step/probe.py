@@ -27,9 +27,9 @@ NUM_TERMS = 128
 """Fewest trained tokens of a sample, if the minibatch has as many. A sample has whole sequences, so it comes near
 this number."""
 SIBLINGS = 2
-"""Sequences that are taken from a group at once."""
+"""Number of sequences that are taken from a group together."""
 LIKELIEST = 256
-"""Tokens of a distribution that are kept apart."""
+"""Number of tokens of a distribution that are kept one by one."""
 LARGEST = 20.0
 """Maximum logarithm of a ratio before `exp`."""
 
@@ -44,10 +44,9 @@ class Probe:
 
 
 def sampled(groups: Sequence[TrajectoryGroup], *, seed: int) -> list[TrajectoryGroup]:
-    """The sample of `groups` that is computed again, whatever the order of groups and siblings.
-
-    It is drawn by name, not by content: equal answers are in the sample as often as others. Several siblings of a
-    group are taken together, because they share the computation of their prompt.
+    """The sample of `groups`, which does not depend on the order of groups and siblings. It is drawn by name and not
+    by content, so that equal answers are in the sample as often as others. Several siblings of a group are taken
+    together, because they share the computation of their prompt.
     """
     order: list[tuple[int, bytes, int, int, int]] = []
     for number, group in enumerate(groups):
@@ -78,7 +77,7 @@ def sampled(groups: Sequence[TrajectoryGroup], *, seed: int) -> list[TrajectoryG
 
 
 def _draw(*name: object) -> bytes:
-    """A number that looks random and is the same on every rank."""
+    """A pseudo-random number that is the same on every rank."""
     return blake2b(repr(name).encode(), digest_size=8).digest()
 
 
@@ -116,14 +115,15 @@ class Likeliest:
 
 
 def _parts(logprobs_rV: Tensor, tokens_rK: Tensor) -> Tensor:
-    """Logprobs of the tokens, and of all others together, not less than 1e-5, as far as float32 can tell."""
+    """Logprobs of the tokens, and of all others together, whose probability is at least 1e-5, the limit of
+    float32."""
     chosen_rK = logprobs_rV.gather(1, tokens_rK)
     rest_r1 = torch.log1p(-chosen_rK.exp().sum(-1, keepdim=True).clamp(max=1.0 - 1e-5))
     return torch.cat([chosen_rK, rest_r1], -1)
 
 
 class Movement:
-    """The policy on the sequences of a probe before an update, to compare the policy after it with."""
+    """The policy on the sequences of a probe before an update, for comparison with the policy after it."""
 
     def __init__(
         self,
@@ -142,10 +142,9 @@ class Movement:
             self._compute(batch, before.keep)
 
     def __call__(self) -> tuple[float, float]:
-        """The KL of the policy as it is now from the policy before, and from those that sampled. A collective.
-
-        In nats a sampled token. The second is estimated as r - 1 - log r (k3, Schulman 2020), whose mean over samples
-        of the denominator is the KL: of a sampler only the logprobs of its own tokens are known.
+        """The KL, in nats a sampled token, of the present policy from the policy before, and from those that sampled.
+        A collective. The second is estimated as r - 1 - log r (k3, Schulman 2020), whose mean over samples of the
+        denominator is the KL, since only the logprobs of sampled tokens are known of a sampler.
         """
         totals = {"kl": 0.0, "behaviour": 0.0, "count": 0.0}
         for batch, before in zip(self.probe.batches, self._before, strict=True):

@@ -59,7 +59,7 @@ LossOf = Callable[[Tensor, Tensor, Minibatch, Batch, float], Loss]
 
 
 class RankTrainer:
-    """Policy, optimiser and objective of one rank; a reference and a critic where they are needed."""
+    """Policy, optimiser and objective of one rank, and a reference and a critic if they are needed."""
 
     def __init__(self, spec: TrainerSpec, ranks: Ranks | None = None) -> None:
         self.spec = spec
@@ -80,7 +80,7 @@ class RankTrainer:
         if self.algorithm.critic is not None:
             self.critic = CriticTrainer(self.algorithm.critic, spec, self.ranks, self._autocast)
         self.phase = ""
-        """`policy` or `imitation`: an optimiser's state does not outlive its loss."""
+        """`policy` or `imitation`. The state of the optimiser ends with its phase."""
         self.num_updates = 0
         """Optimiser updates of this phase."""
         self.num_steps = 0
@@ -103,15 +103,14 @@ class RankTrainer:
         return self._notices.latest
 
     def _load_reference(self) -> Policy | WithoutAdapter:
-        """The checkpoint that the run began with, also where the run was resumed; never trained."""
+        """The checkpoint that the run began with, which a resume does not change. It is never trained."""
         if self.settings.lora.rank:
             return WithoutAdapter(self.policy)
         return load_trained(self.spec, self.ranks, as_it_is).requires_grad_(False)
 
     def step(self, groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
-        """Train on `groups`, sampled by policies up to `version`; returns what to report.
-
-        With nothing to train, `num_trained` is 0 and neither weights nor optimiser change.
+        """Train on `groups`, sampled by policies up to `version`. Returns the metrics. If there is nothing to train,
+        `num_trained` is 0, and neither weights nor optimiser change.
         """
         meter = Meter()
         metrics = describe(groups, version=version)
@@ -218,7 +217,7 @@ class RankTrainer:
     def _evidence(
         self, groups: Sequence[TrajectoryGroup], meter: Meter, *, version: int
     ) -> Evidence:
-        """Baselines, and what the reference and the critic say of every trained token."""
+        """Baselines, and the logprobs of the reference and the values of the critic for every trained token."""
         if self.reference is None and self.critic is None:
             return Evidence(self.baselines)
         with meter.phase("score"):
@@ -250,7 +249,7 @@ class RankTrainer:
     # the trust region's centre
 
     def _with_proximal(self, minibatches: list[Minibatch]) -> list[Minibatch]:
-        """p for every minibatch but the first, which starts from p itself."""
+        """The minibatches with p known, except the first, which starts from p itself."""
         if self.algorithm.proximal is not Proximal.RECOMPUTE:
             return minibatches
         first, *later = minibatches

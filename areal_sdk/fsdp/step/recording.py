@@ -1,4 +1,4 @@
-"""The record of a step: what it makes of each token that it counts, gathered from all ranks.
+"""The record of a step: the numbers of each token that it counts, gathered from all ranks.
 
 Shapes: T loss terms of a micro-batch, C counted tokens of the step, K columns.
 """
@@ -44,7 +44,7 @@ class StepRecord:
         self._version = version
         self._ranks = ranks
         self._known: set[str] = set()
-        """The columns that the loss gives; no other algorithm's."""
+        """The columns that the loss of this algorithm gives."""
         count = sum(t.num_trained for group in groups for t in group.trajectories)
         self._values_CK = torch.zeros((count, len(GATHERED)), device=ranks.device)
 
@@ -56,7 +56,7 @@ class StepRecord:
         loss: Loss,
         entropies_T: Tensor,
     ) -> None:
-        """Keep what the loss of a micro-batch says of its terms."""
+        """Keep the numbers that the loss of a micro-batch gives for its terms."""
         assert minibatch.places_T is not None, "the planner knows the places of a step's terms"
         with torch.no_grad():
             columns = _columns(batch, terms, loss, entropies_T)

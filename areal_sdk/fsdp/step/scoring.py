@@ -1,7 +1,5 @@
-"""Evidence for estimators: what a frozen reference and a critic say of every trained token.
-
-Computed without a gradient, each rank its share of the rows, then shared: every rank plans from the
-same numbers.
+"""Evidence for estimators: logprobs of a frozen reference and values of a critic for every trained token. Each rank
+computes its share of the rows without a gradient, and all ranks get all numbers, so that they plan alike.
 """
 
 from collections.abc import Callable, Sequence

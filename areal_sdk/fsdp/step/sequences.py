@@ -1,4 +1,4 @@
-"""Numbers of whole sequences, from those of their tokens: the same on every rank."""
+"""Sums over the tokens of whole sequences, which are the same on every rank."""
 
 from collections.abc import Sequence
 
