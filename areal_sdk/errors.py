@@ -20,7 +20,6 @@
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvError: code of the agent, the reward or the environment failed
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
-      - SandboxError: a sandbox could not start; says nothing about the program in it
     + DeadlineError: a wall-clock limit ended the episode
 """
 
@@ -205,10 +204,6 @@ class InfrastructureError(EpisodeError):
     """The engine, the network or a worker failed under the episode."""
 
     kind = ErrorKind.INFRASTRUCTURE
-
-
-class SandboxError(InfrastructureError):
-    """A sandbox could not be started or ended. A mistake of the program inside is no such error."""
 
 
 class DeadlineError(EpisodeError):

@@ -70,6 +70,7 @@ PACKAGES = (
             "dataset": ("reasoning_gym",),
         },
     ),
+    Package("areal-sdk-sandbox", {"setting": ("agent.sandbox",)}, extra="sandbox"),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
     Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),
     Package("areal-sdk-trackers", {"observer": ("mlflow", "tensorboard", "trackio", "wandb")}),

@@ -7,16 +7,24 @@ cd "$(dirname "$0")/.."
 plugin=$1
 name=$(basename "$plugin")
 scratch=$(mktemp -d)
+mkdir "$scratch/needed"
 trap 'rm -rf "$scratch"' EXIT
 
 packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
-"$PYTHON" -m build --wheel --no-isolation --outdir "$scratch" "$plugin" >"$scratch/log" ||
-  { cat "$scratch/log"; exit 1; }
+wheel() { # of the directory $1, into the directory $2
+  "$PYTHON" -m build --wheel --no-isolation --outdir "$2" "$1" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+}
+wheel "$plugin" "$scratch"
+# The packages of this tree that the plugin needs: they may not be published yet.
+for needed in $(grep -o '"areal-sdk-[a-z0-9-]*' "$plugin/pyproject.toml" | tr -d '"'); do
+  [ "$needed" = "$name" ] || wheel "plugins/$needed" "$scratch/needed"
+done
 "$PYTHON" -m venv "$scratch/env"
 own=$scratch/env/bin/python
 packages "$LIGHT" >"$(packages "$own")/light.pth"
-timeout 300 "$own" -m pip install --quiet --constraint constraints.txt "$(ls "$scratch"/*.whl)[test]"
+timeout 300 "$own" -m pip install --quiet --constraint constraints.txt \
+  --find-links "$scratch/needed" "$(ls "$scratch"/*.whl)[test]"
 cp -r "$plugin" "$scratch/plugin"
 rm -r "$scratch/plugin/${name//-/_}" # the wheel, not this tree, must be what is imported
 cd "$scratch/plugin"

@@ -73,6 +73,17 @@ def build(release: Release, out: Path) -> list[Path]:
     return built
 
 
+def needed(directory: Path, root: Path = ROOT) -> list[Path]:
+    """The directories of the distributions of this tree that the one in `directory` needs. They may not be
+    published yet."""
+    project = tomllib.loads((directory / "pyproject.toml").read_text())["project"]
+    names = [
+        re.split(r"[<>=~! \[]", line, maxsplit=1)[0] for line in project.get("dependencies", [])
+    ]
+    found = [root if name == CORE else root / "plugins" / name for name in names]
+    return [path for path in found if (path / "pyproject.toml").is_file()]
+
+
 def _check_version(release: Release) -> None:
     project = tomllib.loads((release.directory / "pyproject.toml").read_text())["project"]
     version = project.get("version") or _dynamic_version(release)
@@ -108,9 +119,9 @@ def _install_and_import(release: Release, wheel: Path, scratch: Path) -> None:
     venv.create(scratch / "venv", with_pip=True)
     python = scratch / "venv" / "bin" / "python"
     wheels = [str(wheel)]
-    if not release.is_core:  # against the core of the same tree, which may not be published yet
-        _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(scratch), str(ROOT))
-        wheels += [str(path) for path in scratch.glob("areal_sdk-*.whl")]
+    for directory in needed(release.directory):
+        _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(scratch), str(directory))
+    wheels += map(str, scratch.glob("*.whl"))
     constraints = str(ROOT / "constraints.txt")
     _run(str(python), "-m", "pip", "install", "--quiet", "--constraint", constraints, *wheels)
     command = [str(python.with_name("areal-sdk")), "plugins", "--json"]

@@ -38,7 +38,7 @@ from areal_sdk.cli.main import OnceCommand, key_option
     "--sandbox",
     is_flag=True,
     default=None,
-    help="Run the command in a sandbox: it needs bubblewrap.",
+    help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
 )
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")

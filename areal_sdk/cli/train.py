@@ -27,7 +27,7 @@ from areal_sdk.cli.main import OnceCommand
     "--sandbox",
     is_flag=True,
     default=None,
-    help="Run the command in a sandbox: it needs bubblewrap.",
+    help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
 )
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--launcher", help="Where processes run: `local`, `torchrun`, `ray`, or a plugin's.")

@@ -14,8 +14,8 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from areal_sdk import Agent, EpisodeContext, Message, Outcome, Task
-from areal_sdk.sandbox import Limits
 from areal_sdk_code.judge import Judge
+from areal_sdk_sandbox import Limits
 
 OPERATORS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 FENCE = "```"

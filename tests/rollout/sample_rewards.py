@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from areal_sdk.errors import EpisodeError, SandboxError
+from areal_sdk.errors import EpisodeError, InfrastructureError
 from areal_sdk.types import Episode, Outcome
 
 
@@ -116,7 +116,7 @@ def _is_held(episode: Episode) -> bool:
 
 
 def has_no_sandbox(episode: Episode) -> float:
-    raise SandboxError("no room for a sandbox")
+    raise InfrastructureError("no room for a sandbox")
 
 
 async def meets_in_one_process(episode: Episode) -> float:

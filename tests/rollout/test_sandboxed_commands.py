@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.packages import Package
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.judging.reward_pool import RewardPool
-from areal_sdk.sandbox.run import _find_bubblewrap
 from areal_sdk.types import Episode, ErrorKind
+from areal_sdk_sandbox import why_not_isolated
+from areal_sdk_sandbox.run import _find_bubblewrap
 from tests.rollout.playing import play
 from tests.rollout.programs import ASK, EXAMPLES
 from tests.rollout.rewarding import spec
-from tests.sandbox.isolation import needs_bubblewrap
+
+needs_bubblewrap = pytest.mark.skipif(
+    bool(why := why_not_isolated()), reason=why or "bubblewrap runs"
+)
 
 
 async def played(script: str, model_dir: Path, *, said: str = "4", **options: Any) -> Episode:
@@ -225,6 +230,15 @@ def test_where_nothing_isolates_a_sandbox_is_refused(monkeypatch: pytest.MonkeyP
             CommandAgent("true", sandbox=True)
     finally:
         _find_bubblewrap.cache_clear()
+
+
+def test_without_its_package_a_sandbox_names_the_line_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Package, "is_installed", False)
+    with pytest.raises(ConfigError, match=r'pip install "areal-sdk\[sandbox\]"'):
+        CommandAgent("true", sandbox=True)
+    CommandAgent("true")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from release import Release, ReleaseError, read_tag  # noqa: E402
+from release import Release, ReleaseError, needed, read_tag  # noqa: E402
 
 
 def tree(root: Path, *, version: str = "1.2.0", newest: str = "1.2.0 - 2026-11-22") -> Path:
@@ -55,6 +55,12 @@ def test_a_version_without_a_section_in_the_changelog_is_refused(tmp_path: Path)
 def test_a_section_without_a_date_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="section 1\\.2\\.0 has no date"):
         read_tag("v1.2.0", tree(tmp_path, newest="1.2.0 (not released yet)"))
+
+
+def test_a_plugin_is_tried_with_what_it_needs_of_this_tree() -> None:
+    plugins = ROOT / "plugins"
+    assert needed(ROOT) == []
+    assert needed(plugins / "areal-sdk-code") == [ROOT, plugins / "areal-sdk-sandbox"]
 
 
 def test_every_distribution_of_this_tree_has_what_a_release_reads() -> None:

@@ -26,18 +26,21 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from areal_sdk.agent import Agent, AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
+from areal_sdk.packages import how_to_install
 from areal_sdk.process.logs import open_log
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms
 from areal_sdk.rollout.agents.adapters import agent_name, agent_title
-from areal_sdk.rollout.agents.command_sandbox import HINT, CommandSandbox, command_limits
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task
+
+if TYPE_CHECKING:
+    from areal_sdk_sandbox import CommandSandbox
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,10 @@ TASK_VARIABLE = "AREAL_SDK_TASK"
 WARM_VARIABLE = "AREAL_SDK_WARM"
 """Variable that is set for a command that is kept."""
 LOG = "agent.log"
+
+_IN_A_SANDBOX = (
+    " (in a sandbox: it sees the files that the command names, and those of agent.readable)"
+)
 
 _NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
 _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -99,8 +106,14 @@ class CommandAgent(Agent):
             raise ConfigError(
                 "agent.warm and agent.sandbox: a sandbox ends with its episode: leave one of them out"
             )
-        limits = (memory_mb, cpu_s, processes, disk_mb)
-        if not sandbox and (readable or any(limit is not None for limit in limits)):
+        limits = {
+            "memory_mb": memory_mb,
+            "cpu_s": cpu_s,
+            "processes": processes,
+            "disk_mb": disk_mb,
+        }
+        given = {name: value for name, value in limits.items() if value is not None}
+        if not sandbox and (readable or given):
             raise ConfigError(
                 "agent.readable, memory_mb, cpu_s, processes and disk_mb are for a command in a sandbox: "
                 "add --sandbox"
@@ -112,11 +125,7 @@ class CommandAgent(Agent):
         self._reward = reward
         self._log: Path | None = None
         self._programs = Programs()
-        self._sandbox = (
-            CommandSandbox(self._words, readable=readable, limits=command_limits(*limits))
-            if sandbox
-            else None
-        )
+        self._sandbox = _sandbox(self._words, readable, given) if sandbox else None
         warm_env = {WARM_VARIABLE: "1", **_no_proxy("127.0.0.1", "localhost", "::1")}
         self._warm = WarmPrograms[Mapping[str, Any]](self._words, warm_env) if warm else None
 
@@ -173,14 +182,9 @@ class CommandAgent(Agent):
     async def _run_once(self, task: Task, context: EpisodeContext) -> Outcome | None:
         """The verdict of a command that is run for this episode."""
         if self._sandbox is not None:
-            end = await self._sandbox.run(
-                task=to_json(_order(task, context)) + b"\n",
-                task_variable=TASK_VARIABLE,
-                base_url=context.base_url,
-                env=partial(_environment, context),
-            )
-            self._keep(context.episode_id, end)
-            return self._verdict(end, context.episode_id)
+            isolated = await self._run_isolated(self._sandbox, task, context)
+            self._keep(context.episode_id, isolated)
+            return self._verdict(isolated, context.episode_id)
         with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
             file = Path(scratch) / "task.json"
             file.write_bytes(to_json(_order(task, context)) + b"\n")
@@ -189,6 +193,19 @@ class CommandAgent(Agent):
                 self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
             )
         return self._verdict(end, context.episode_id)
+
+    async def _run_isolated(
+        self, sandbox: "CommandSandbox", task: Task, context: EpisodeContext
+    ) -> ProgramEnd:
+        end = await sandbox.run(
+            task=to_json(_order(task, context)) + b"\n",
+            task_variable=TASK_VARIABLE,
+            base_url=context.base_url,
+            env=partial(_environment, context),
+        )
+        out, err = (text.decode(errors="replace") for text in (end.stdout, end.stderr))
+        limit = str(end) if end.limit else ""
+        return ProgramEnd(end.code, None, out, err, end.seconds, limit=limit)
 
     def _verdict(self, end: ProgramEnd, episode_id: str) -> Outcome | None:
         if self._reward == "exit_code" and end.code in (_SUCCEEDED, _FAILED):
@@ -216,7 +233,7 @@ class CommandAgent(Agent):
         last = f": {_last_line(written)}" if written else ", and it wrote nothing"
         where = f"{self.output_hint}, under {episode_id}" if self._log else ""
         kind: type[EpisodeError] = InfrastructureError if is_from_outside else AgentError
-        hint = HINT if self._sandbox is not None and not end.limit else ""
+        hint = _IN_A_SANDBOX if self._sandbox is not None and not end.limit else ""
         error = kind(f"{self._what}: {end}{last}{hint}{where}")
         error.trace = written[-8000:]
         return error
@@ -236,6 +253,16 @@ class CommandAgent(Agent):
                 log.write("".join(parts).encode(errors="replace"))
         except OSError as exc:
             logger.warning("%s cannot be written: %s", self._log, exc)
+
+
+def _sandbox(
+    words: Sequence[str], readable: Sequence[str], limits: Mapping[str, Any]
+) -> "CommandSandbox":
+    if cure := how_to_install("setting", "agent.sandbox"):
+        raise ConfigError(cure)
+    from areal_sdk_sandbox import CommandSandbox
+
+    return CommandSandbox(words, readable=readable, **limits)
 
 
 def silence(agent: AgentLike, why: str) -> str:

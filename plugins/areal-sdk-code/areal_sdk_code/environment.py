@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from areal_sdk import Environment, Message, StepResult, Task
-from areal_sdk.sandbox import Isolation, Limits
 from areal_sdk_code.tool import PythonTool
+from areal_sdk_sandbox import Isolation, Limits
 
 
 class PythonToolEnvironment(Environment):

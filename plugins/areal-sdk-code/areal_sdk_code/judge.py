@@ -14,7 +14,7 @@ from decimal import Decimal
 from importlib.resources import files
 from typing import Any
 
-from areal_sdk.sandbox import Isolation, Limits, Sandbox, SandboxEnd
+from areal_sdk_sandbox import Isolation, Limits, Sandbox, SandboxEnd
 
 _INSIDE = files("areal_sdk_code.inside")
 _MARGIN_S = 5.0

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from areal_sdk import Episode, Outcome
-from areal_sdk.sandbox import Isolation, Limits
 from areal_sdk_code.extract import code_of
 from areal_sdk_code.judge import Judge
+from areal_sdk_sandbox import Isolation, Limits
 
 _WALL_PER_CPU_S = 2.0
 """A busy machine gives a program half of its time, and that is not the program's fault."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from areal_sdk.sandbox import Isolation, Limits, Sandbox
+from areal_sdk_sandbox import Isolation, Limits, Sandbox
 
 _NAME = "run_python"
 

@@ -3,10 +3,10 @@
 import pytest
 
 from areal_sdk import Task
-from areal_sdk.sandbox import Limits
 from areal_sdk.testing import assistant, check_environment, run_agent, tool_call
 from areal_sdk_code import PythonTool
 from areal_sdk_code.environment import PythonToolEnvironment
+from areal_sdk_sandbox import Limits
 
 TASK = Task("t", {"question": "What is 12 * 12?"})
 

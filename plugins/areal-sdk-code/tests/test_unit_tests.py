@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 from forgeries import FORGERIES, METHOD_FORGERIES, TOLD_TOO_LATE
 
-from areal_sdk.sandbox import Isolation, Limits, SandboxError, why_not_isolated
 from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_code.judge import Judge, _is_same_line, read_tests
 from areal_sdk_code.problems import tasks as problems
 from areal_sdk_code.rewards import unit_tests
+from areal_sdk_sandbox import Isolation, Limits, SandboxError, why_not_isolated
 
 NO_BUBBLEWRAP = why_not_isolated()
 STRONGEST: Isolation = "rlimits" if NO_BUBBLEWRAP else "bubblewrap"

@@ -13,18 +13,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from areal_sdk.errors import SandboxError
-from areal_sdk.process.family import FAMILY_VARIABLE
-from areal_sdk.process.threads import in_thread
-from areal_sdk.sandbox import launcher, supervisor
-from areal_sdk.sandbox.bubblewrap import bubblewrap_words
-from areal_sdk.sandbox.forwarding import INNER_HOST, INNER_PORT, Address, forwarded
-from areal_sdk.sandbox.limits import LimitName, Limits
-from areal_sdk.sandbox.seccomp import syscall_filter
+from areal_sdk.errors import InfrastructureError
+from areal_sdk_sandbox import launcher, supervisor
+from areal_sdk_sandbox.bubblewrap import bubblewrap_words
+from areal_sdk_sandbox.forwarding import INNER_HOST, INNER_PORT, Address, forwarded
+from areal_sdk_sandbox.limits import LimitName, Limits
+from areal_sdk_sandbox.seccomp import syscall_filter
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +37,15 @@ _MEMORY_BACKSTOP = 2
 """The supervisor names the limit of memory when it is passed; the kernel refuses this many times it."""
 _PROCESS_BACKSTOP = 16
 _NOBODY = 65534
+_FAMILY_VARIABLE = "AREAL_SDK_FAMILY"
+"""Variable by which a run of areal-sdk finds, and ends, all processes that it started."""
 _INSTALL = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap)"
 _ISOLATED = ("-I", "-S")
 """Options of Python: no site packages and none of the user's variables, so a start takes 10 ms."""
+
+
+class SandboxError(InfrastructureError):
+    """A sandbox could not be started or ended. A mistake of the program inside is no such error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class Sandbox:
     async def _bubblewrap(self) -> str | None:
         if self._isolation == "rlimits":
             return None
-        program, problem = await in_thread(_find_bubblewrap, name="find bubblewrap")
+        program, problem = await _found_bubblewrap()
         if program is None and self._isolation == "bubblewrap":
             raise SandboxError(f"bubblewrap does not run here ({problem}): {_INSTALL}")
         if program is None:
@@ -152,10 +157,8 @@ class Sandbox:
         uid = _unused_uid() if os.getuid() == 0 else 0
         home = "/tmp" if bubblewrap else directory
         whole_env = {**_plain_environment(home), **env}
-        if (
-            not bubblewrap and FAMILY_VARIABLE in os.environ
-        ):  # so that all who look find its processes
-            whole_env[FAMILY_VARIABLE] = os.environ[FAMILY_VARIABLE]
+        if not bubblewrap and _FAMILY_VARIABLE in os.environ:
+            whole_env[_FAMILY_VARIABLE] = os.environ[_FAMILY_VARIABLE]
         outer: list[str] = []
         if bubblewrap:
             outer = bubblewrap_words(bubblewrap, limits, readable=self._readable, files=files)
@@ -200,6 +203,16 @@ def why_not_isolated() -> str:
     may block: it tries."""
     program, problem = _find_bubblewrap()
     return "" if program else f"bubblewrap does not run here ({problem}): {_INSTALL}"
+
+
+async def _found_bubblewrap() -> tuple[str | None, str]:
+    """The result of `_find_bubblewrap` from a thread of its own, since user code may hold all threads of the
+    loop's pool."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="find bubblewrap")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, _find_bubblewrap)
+    finally:
+        pool.shutdown(wait=False)
 
 
 @functools.cache

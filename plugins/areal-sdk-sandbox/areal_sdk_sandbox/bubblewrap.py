@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from areal_sdk.sandbox.limits import Limits
+from areal_sdk_sandbox.limits import Limits
 
 _SHARED_MEMORY_MB = 16
 """Megabytes of /dev/shm, where semaphores are."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hostile import HOSTILE, IN_THE_KERNEL, Hostile
+from isolation import needs_bubblewrap
 
-from areal_sdk.sandbox import Isolation, Limits, Sandbox
-from tests.sandbox.isolation import needs_bubblewrap
-from tests.sandbox.programs import HOSTILE, IN_THE_KERNEL, Hostile
+from areal_sdk_sandbox import Isolation, Limits, Sandbox
 
 LIMITS = Limits(wall_s=120.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
 SLEEPS_S = 1.0

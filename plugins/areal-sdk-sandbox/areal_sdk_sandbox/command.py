@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from areal_sdk.errors import AgentError, ConfigError
-from areal_sdk.process.programs.program import ProgramEnd
-from areal_sdk.sandbox import INNER_ADDRESS, Limits, Sandbox, why_not_isolated
+from areal_sdk_sandbox.forwarding import INNER_ADDRESS
+from areal_sdk_sandbox.limits import Limits
+from areal_sdk_sandbox.run import Sandbox, SandboxEnd, why_not_isolated
 
-HINT = " (in a sandbox: it sees the files that the command names, and those of agent.readable)"
 _TASK_FILE = "task.json"
 _ENDLESS_S = 30 * 24 * 3600.0
 """A deadline that never passes: that of the episode ends a command, and its message says more."""
@@ -25,8 +25,18 @@ _OUTPUT_KB = 4096
 class CommandSandbox:
     """Runs the words of a command, each run in a sandbox of its own."""
 
-    def __init__(self, words: Sequence[str], *, readable: Sequence[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        readable: Sequence[str] = (),
+        memory_mb: int = 2048,
+        cpu_s: float = _ENDLESS_S,
+        processes: int = 64,
+        disk_mb: int = 256,
+    ) -> None:
         """Raise ConfigError if programs cannot be isolated: no warning would hold back a model's program."""
+        limits = _limits(memory_mb, cpu_s, processes, disk_mb)
         if problem := why_not_isolated():
             raise ConfigError(f"agent.sandbox: {problem}, or leave --sandbox out")
         for path in readable:
@@ -53,7 +63,7 @@ class CommandSandbox:
         task_variable: str,
         base_url: str,
         env: Callable[[str], Mapping[str, str]],
-    ) -> ProgramEnd:
+    ) -> SandboxEnd:
         """Run to the end. `env` returns the variables for the session's address inside the sandbox."""
         url = urlsplit(base_url)
         if url.scheme != "http" or url.hostname is None:
@@ -62,30 +72,23 @@ class CommandSandbox:
                 "`areal-sdk serve --upstream` between them"
             )
         inside = url._replace(netloc=INNER_ADDRESS).geturl()
-        end = await self._sandbox.run(
+        return await self._sandbox.run(
             self._words,
             stdin=task,
             files={_TASK_FILE: task},
             env={**env(inside), task_variable: f"/tmp/{_TASK_FILE}"},
             reaches=(url.hostname, url.port or 80),
         )
-        out, err = (text.decode(errors="replace") for text in (end.stdout, end.stderr))
-        return ProgramEnd(
-            end.code, None, out, err, end.seconds, limit=str(end) if end.limit else ""
-        )
 
 
-def command_limits(
-    memory_mb: int | None, cpu_s: float | None, processes: int | None, disk_mb: int | None
-) -> Limits:
-    """The limits of a command; None takes the default."""
+def _limits(memory_mb: int, cpu_s: float, processes: int, disk_mb: int) -> Limits:
     try:
         return Limits(
             wall_s=_ENDLESS_S,
-            cpu_s=_ENDLESS_S if cpu_s is None else cpu_s,
-            memory_mb=2048 if memory_mb is None else memory_mb,
-            processes=64 if processes is None else processes,
-            disk_mb=256 if disk_mb is None else disk_mb,
+            cpu_s=cpu_s,
+            memory_mb=memory_mb,
+            processes=processes,
+            disk_mb=disk_mb,
             output_kb=_OUTPUT_KB,
         )
     except ValueError as exc:

@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from isolation import needs_bubblewrap
 
-from areal_sdk.sandbox import INNER_ADDRESS, Isolation, Limits, Sandbox, SandboxError
-from areal_sdk.sandbox.run import _find_bubblewrap, _warn
-from areal_sdk.sandbox.supervisor import descendants
-from tests.sandbox.isolation import needs_bubblewrap
+from areal_sdk_sandbox import INNER_ADDRESS, Isolation, Limits, Sandbox, SandboxError
+from areal_sdk_sandbox.run import _find_bubblewrap, _warn
+from areal_sdk_sandbox.supervisor import descendants
 
 BOTH: list[object] = ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 both = pytest.mark.parametrize("isolation", BOTH)

@@ -7,12 +7,19 @@
 `SandboxError`, which is a fault of the machine: the episode is tried again, and never scored 0.0.
 """
 
-from areal_sdk.errors import SandboxError
-from areal_sdk.sandbox.forwarding import INNER_ADDRESS
-from areal_sdk.sandbox.limits import LimitName, Limits
-from areal_sdk.sandbox.run import Isolation, Sandbox, SandboxEnd, why_not_isolated
+from areal_sdk_sandbox.command import CommandSandbox
+from areal_sdk_sandbox.forwarding import INNER_ADDRESS
+from areal_sdk_sandbox.limits import LimitName, Limits
+from areal_sdk_sandbox.run import (
+    Isolation,
+    Sandbox,
+    SandboxEnd,
+    SandboxError,
+    why_not_isolated,
+)
 
 __all__ = [
+    "CommandSandbox",
     "INNER_ADDRESS",
     "Isolation",
     "LimitName",

@@ -263,10 +263,8 @@ class CpuTime:
         now = {(one.pid, one.began): one for one in tree}
         gone = [one for key, one in self._last.items() if key not in now]
         if any(_is_listed(one, machine) for one in gone):
-            now, gone = (
-                self._last,
-                [],
-            )  # it was ending while we read: the next look sees who has its time
+            # One was ending while we read: the next look sees who has its time.
+            now, gone = self._last, []
         lost = sum(one.own + one.waited for one in gone)
         kept = (one.waited for key, one in self._last.items() if key in now)
         taken = sum(one.waited for one in now.values()) - sum(kept)
