@@ -48,6 +48,7 @@ PACKAGES = (
             "dataset": ("python_problems",),
         },
     ),
+    Package("areal-sdk-from-areal", {"option": ("init --from-areal",)}, extra="from-areal"),
     Package(
         "areal-sdk-gymnasium",
         {"environment": ("gymnasium",), "dataset": ("frozen_lake_maps", "gymnasium")},

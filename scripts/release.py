@@ -4,7 +4,8 @@
     python scripts/release.py areal-sdk-math-v0.1.0 --out dist    # a plugin
 
 The version of the tag, of the distribution and of the newest section of its changelog must be the
-same, and that section must have its date. The wheel is installed into an empty environment and must list itself among its plugins.
+same, and that section must have its date. The wheel is installed into an empty environment and must list itself among its plugins,
+or must at least be imported if it has no hooks.
 """
 
 import argparse
@@ -124,6 +125,9 @@ def _install_and_import(release: Release, wheel: Path, scratch: Path) -> None:
     wheels += map(str, scratch.glob("*.whl"))
     constraints = str(ROOT / "constraints.txt")
     _run(str(python), "-m", "pip", "install", "--quiet", "--constraint", constraints, *wheels)
+    if not _is_plugin(release):
+        _run(str(python), "-c", f"import {release.name.replace('-', '_')}")
+        return
     command = [str(python.with_name("areal-sdk")), "plugins", "--json"]
     listed = subprocess.run(command, cwd=scratch, check=True, capture_output=True, text=True).stdout
     loaded = {p["distribution"] for p in json.loads(listed)["plugins"] if p["status"] == "loaded"}
@@ -131,6 +135,12 @@ def _install_and_import(release: Release, wheel: Path, scratch: Path) -> None:
         raise ReleaseError(
             f"{release.name} is installed, and `areal-sdk plugins` did not load it:\n{listed}"
         )
+
+
+def _is_plugin(release: Release) -> bool:
+    """Whether the distribution has hooks. Others are imported by the core when a setting asks for them."""
+    project = tomllib.loads((release.directory / "pyproject.toml").read_text())["project"]
+    return "areal_sdk" in project.get("entry-points", {})
 
 
 def _run(*command: str) -> None:

@@ -24,7 +24,7 @@ TAKEN = ("areal_sdk", "openai", "torch", "transformers", "pytest")
     "areal_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Translate AReaL's configuration (YAML) into settings (TOML).",
+    help="Translate AReaL's configuration (YAML) into settings (TOML); needs areal-sdk[from-areal].",
 )
 @click.option(
     "--output",
@@ -54,8 +54,12 @@ def init(ctx: click.Context, areal_file: Path | None, output: Path | None) -> No
 
 def _translate(source: Path, target: Path) -> None:
     """Write the settings; print the outcome of each key."""
-    from areal_sdk.cli.from_areal import read_keys, report, translate
     from areal_sdk.errors import ConfigError
+    from areal_sdk.packages import how_to_install
+
+    if cure := how_to_install("option", "init --from-areal"):
+        raise ConfigError(cure)
+    from areal_sdk_from_areal import read_keys, report_lines, translate
 
     translation = translate(read_keys(source))
     if target.exists():
@@ -63,7 +67,7 @@ def _translate(source: Path, target: Path) -> None:
     target.write_text(
         f"# From {source.name}, by areal-sdk init\n{translation.toml()}", encoding="utf-8"
     )
-    for line in report(translation):
+    for line in report_lines(translation):
         click.echo(line)
     _say([target], f"areal-sdk train AGENT --config {target} --dry-run")
 

@@ -2,15 +2,25 @@
 part."""
 
 import asyncio
+import doctest
 import os
 import shutil
 import signal
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from isolation import needs_bubblewrap
 
-from areal_sdk_sandbox import INNER_ADDRESS, Isolation, Limits, Sandbox, SandboxError
+from areal_sdk_sandbox import (
+    INNER_ADDRESS,
+    Isolation,
+    Limits,
+    Sandbox,
+    SandboxError,
+    limits,
+    seccomp,
+)
 from areal_sdk_sandbox.run import _find_bubblewrap, _warn
 from areal_sdk_sandbox.supervisor import descendants
 
@@ -183,6 +193,12 @@ async def test_processes_share_memory_in_a_file(isolation: Isolation) -> None:
     )
     end = await Sandbox(ROOMY, isolation=isolation).run(["python3", "-I", "-c", code])
     assert end.stdout == b"7 " + repr(bytes(9)).encode() + b"\n", end
+
+
+@pytest.mark.parametrize("module", [limits, seccomp])
+def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
+    assert (tried.attempted > 0, tried.failed) == (True, 0)
 
 
 async def test_files_stay_inside_the_working_directory() -> None:

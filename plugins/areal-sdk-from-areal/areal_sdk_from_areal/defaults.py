@@ -5,8 +5,8 @@ The values are those of AReaL 1.0.4 (`areal/api/cli_args.py`).
 
 from collections.abc import Mapping
 
-from areal_sdk.cli.from_areal.outcome import JSON, Keys
-from areal_sdk.cli.from_areal.weights import REJECTION, bounds_weights
+from areal_sdk_from_areal.outcome import JSON, Keys
+from areal_sdk_from_areal.weights import REJECTION, bounds_weights
 
 ALWAYS: Mapping[str, JSON] = {
     "seed": 1,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from areal_sdk.cli.from_areal.outcome import (
+from areal_sdk_from_areal.outcome import (
     JSON,
     KeyOutcome,
     Keys,
@@ -16,8 +16,9 @@ from areal_sdk.cli.from_areal.outcome import (
     only,
     to,
 )
-from areal_sdk.config.sections.learning import ALL_LINEAR
 
+ALL_LINEAR = "all-linear"
+"""Every linear layer, in AReaL and here, where it is the default."""
 NO_LIMIT = 1_000_000
 """Steps of a run that ends when its epochs do."""
 

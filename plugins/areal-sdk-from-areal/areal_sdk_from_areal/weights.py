@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from areal_sdk.cli.from_areal.outcome import (
+from areal_sdk_from_areal.outcome import (
     JSON,
     KeyOutcome,
     Keys,

@@ -1,14 +1,12 @@
 """The keys that decide advantages and loss: which preset they mean, and its options."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from areal_sdk.algorithms import presets
-from areal_sdk.builtin import ALGORITHMS
-from areal_sdk.cli.from_areal.defaults import LONGEST_ANSWER
-from areal_sdk.cli.from_areal.norms import BY_GROUP, Norms, norms_of
-from areal_sdk.cli.from_areal.outcome import (
+from areal_sdk.settings import SettingsChecker, join_key
+from areal_sdk_from_areal.defaults import LONGEST_ANSWER
+from areal_sdk_from_areal.norms import BY_GROUP, Norms, norms_of
+from areal_sdk_from_areal.outcome import (
     JSON,
     KeyOutcome,
     Keys,
@@ -16,8 +14,7 @@ from areal_sdk.cli.from_areal.outcome import (
     not_applicable,
     not_supported,
 )
-from areal_sdk.cli.from_areal.weights import weight_outcome
-from areal_sdk.config.keys import join_key
+from areal_sdk_from_areal.weights import weight_outcome
 
 
 def choose_preset(keys: Keys) -> str:
@@ -43,11 +40,10 @@ def choose_preset(keys: Keys) -> str:
 class ObjectiveKeys:
     """The outcomes of the keys that `choose_preset` and its preset read."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, checker: SettingsChecker) -> None:
         self.keys = keys
         self.preset = choose_preset(keys)
-        self.function: Callable[..., object] = getattr(presets, ALGORITHMS[self.preset])
-        self.options = inspect.signature(self.function).parameters
+        self.options = checker.algorithm_options(self.preset)
         self.norms = Norms.read(keys)
         self.by_group = self.preset == "areal" and self.norms.reward_mean == "group"
         """Rewards by group, then advantages by batch."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from areal_sdk.cli.from_areal.outcome import Keys
+from areal_sdk_from_areal.outcome import Keys
 
 
 @dataclass(frozen=True, slots=True)

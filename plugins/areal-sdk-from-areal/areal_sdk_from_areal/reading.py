@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.cli.from_areal.outcome import JSON
+import yaml  # type: ignore[import-untyped]
+
 from areal_sdk.errors import ConfigError
+from areal_sdk_from_areal.outcome import JSON
 
 REFERENCE = re.compile(r"\$\{([^}:$]+)\}")
 FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -22,10 +24,6 @@ def read_keys(path: Path) -> dict[str, JSON]:
 
 
 def _load(path: Path) -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError("reading YAML needs PyYAML: pip install pyyaml") from None
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:

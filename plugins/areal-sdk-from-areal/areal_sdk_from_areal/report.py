@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 
-from areal_sdk.cli.from_areal.outcome import JSON, KeyOutcome, Kind
-from areal_sdk.cli.from_areal.translation import Translation
+from areal_sdk_from_areal.outcome import JSON, KeyOutcome, Kind
+from areal_sdk_from_areal.translation import Translation
 
 LONGEST = 60
 """Characters of a value."""
 
 
-def report(translation: Translation) -> Iterator[str]:
+def report_lines(translation: Translation) -> Iterator[str]:
     """The keys by kind of outcome, each with what it became or why it did not."""
     for kind in Kind:
         outcomes = translation.of_kind(kind)
