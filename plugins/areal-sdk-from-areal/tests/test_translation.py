@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from areal_sdk import ConfigError
 from areal_sdk_from_areal import Kind, read_keys, report_lines, translate
