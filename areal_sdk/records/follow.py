@@ -59,6 +59,7 @@ class FollowedRun:
         """Add the lines up to `sizes`; False if the run was resumed there."""
         if sizes == self._sizes:
             return True
+        start = len(self.episodes)
         for added in read_appended(self.run_dir.episodes, self._sizes, sizes):
             if added is None:
                 return False
@@ -69,6 +70,9 @@ class FollowedRun:
             name, mark = added
             if (place := self._places.get(name)) is not None:
                 self.episodes[place] = replace(self.episodes[place], **mark)
+        # Evaluations have files of their own, which were read after the others.
+        self.episodes[start:] = sorted(self.episodes[start:], key=lambda one: one.time)
+        self._places |= {one.id: start + n for n, one in enumerate(self.episodes[start:])}
         return True
 
     def find(self, episode_id: str) -> EpisodeSummary | None:

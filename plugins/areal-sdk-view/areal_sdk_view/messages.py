@@ -17,7 +17,7 @@ _THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 def blocks_of(message: Mapping[str, Any]) -> list[Block]:
     """The blocks of a message, uncut."""
-    return [block for block in _blocks(message) if block["text"]]
+    return [block for block in _blocks(message) if block["text"] or block["kind"] == "call"]
 
 
 def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:

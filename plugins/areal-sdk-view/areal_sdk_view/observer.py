@@ -34,7 +34,9 @@ class View:
         path, token = Path(run_dir).resolve(), secrets.token_urlsafe(16)
         with socket.create_server((HOST, self._port)) as listening:
             port = listening.getsockname()[1]
-            with (path / "logs" / "view.log").open("ab") as log:
+            logs = path / "logs"
+            logs.mkdir(mode=0o700, exist_ok=True)  # the first observer may come before any process
+            with (logs / "view.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     [
                         sys.executable,

@@ -124,6 +124,40 @@ async def test_a_long_text_comes_in_parts(client: aiohttp.ClientSession) -> None
     assert block["text"] + rest["text"] == "x" * 30_000
 
 
+async def test_texts_of_any_size_and_broken_unicode_stay_answers(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    size = 10_000_000
+    asked = {"role": "user", "content": "long " * (size // 5)}
+    said = {
+        "role": "assistant",
+        "content": "half a pair: \ud800, \x00 and \x1b[2J",
+    }
+    turn = Turn(
+        (1,),
+        (2,),
+        (-0.5,),
+        (0,),
+        said,
+        (asked, {"content": [{"type": "image_url"}, 5], "tool_calls": [None, {}]}),
+    )
+    run = RecordedRun(runs / "guess-1")
+    run.drop(Episode("strange", Task("s"), (turn,), Outcome.scored(1.0)), "stale")
+    run.close()
+    one = await get(client, "runs/guess-1/episode", id="strange")
+    blocks = [message["blocks"] for message in one["messages"]]
+    assert blocks[0][0]["length"] == size
+    assert len(blocks[0][0]["text"]) < 100_000
+    assert [block["kind"] for block in blocks[1]] == ["data", "data", "call", "call"]
+    assert blocks[2][0]["text"].startswith("half a pair: ")
+    part = await get(
+        client, "runs/guess-1/text", id="strange", message="0", block="0", start=str(size - 5)
+    )
+    assert part["text"] == "long "
+    found = await get(client, "runs/guess-1/episodes", text="half a pair")
+    assert [row["id"] for row in found["rows"]] == ["strange"]
+
+
 async def test_every_token_comes_once_with_what_is_known_of_it(
     client: aiohttp.ClientSession,
 ) -> None:

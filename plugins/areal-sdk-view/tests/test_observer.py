@@ -1,6 +1,7 @@
 """The process that serves a run from its beginning, and what is left of it at the end."""
 
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ async def test_a_run_is_served_from_its_start_to_its_end(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = write_run(tmp_path, "guess-1")
+    shutil.rmtree(path / "logs")
     observer = View()
     observer.on_run_start("guess-1", str(path), {})
     said = capfd.readouterr().err
