@@ -375,8 +375,11 @@ def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) ->
 
 
 def _summary(row: Mapping[str, Any]) -> EpisodeSummary:
-    known = {name: value for name, value in row.items() if name in _FIELDS}
-    return EpisodeSummary(**{**_EMPTY, **known, "dropped": _reason(row.get("dropped"))})
+    known = {**_EMPTY, **row}
+    for name in known.keys() - _FIELDS:
+        del known[name]
+    known["dropped"] = _reason(known["dropped"])
+    return EpisodeSummary(**known)
 
 
 def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
