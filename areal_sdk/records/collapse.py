@@ -52,20 +52,20 @@ RECENT = 6
 UNKNOWN = 1.0
 """KL that is assumed for a step without a measurement: far enough for any loss."""
 ENOUGH = 8
-"""Batches whose differences tell the noise. Before, all of the spread counts as one of groups."""
+"""Number of batches whose differences give the noise. With fewer, the spread within batches is taken."""
 REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The weights as they are now are a candidate. The first ones are kept at once."""
+    """The present weights are a candidate. The first weights are kept at once."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The candidate sampled batches that are as good: it takes the place of what was kept."""
+    """The candidate sampled batches that are as good, so it replaces the kept weights."""
 
     step: int
 
@@ -88,7 +88,7 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class InVain:
-    """The kept weights are put back and earn no more: the tasks or the rewards have changed, not the policy."""
+    """The restored weights earn no more than before: the tasks or the rewards have changed, not the policy."""
 
     step: int
     why: str
@@ -102,10 +102,10 @@ class Watch:
     """Sees every batch of a run."""
 
     needs_alarm: bool = False
-    """Tasks or their shares change by themselves, so rewards alone tell no fall."""
+    """Whether tasks or their shares change by themselves, so that rewards alone do not prove a fall."""
     kept: Standing | None = None
     num_first: int = FIRST
-    """Batches that `kept` still waits for."""
+    """Number of batches that the level of `kept` still lacks."""
     candidate: Standing | None = None
     begun: int = 0
     """The step of the latest candidate."""
@@ -114,25 +114,25 @@ class Watch:
     noise: dict[str, float] = field(default_factory=dict)
     """Noise of each measure before the latest fall."""
     trial: float | None = None
-    """The weights were put back: the next batch must earn more than this."""
+    """Reward that the next batch must exceed after weights were put back; None at other times."""
     batches: list[Seen] = field(default_factory=list)
-    """The latest, those of the level first that fit."""
+    """The latest batches that fit, those of the level of `kept` first."""
     since: int = 0
-    """Batches since the level of `kept` is known."""
+    """Number of batches since the level of `kept` is known."""
     way: float = 0.0
     """The square roots of the KLs of all steps since the kept weights: they add up if the steps go one way."""
     way_of_candidate: float = 0.0
     jump: float = 0.0
-    """The largest of these KLs, those of a candidate included."""
+    """The largest KL of these steps, those of a candidate included."""
     before: dict[str, float] = field(default_factory=dict)
     """Metrics of the latest step."""
 
     def learnt(self, metrics: Mapping[str, float]) -> None:
-        """A step was taken: its metrics tell how far the policy moved."""
+        """Note a step. Its metrics tell how far the policy moved."""
         self.before = {name: metrics[name] for name in OF_STEPS if metrics.get(name) is not None}
 
     def see(self, step: int, batch: Mapping[str, float]) -> Finding | None:
-        """Find out what the batch of `step` tells, before it is trained."""
+        """The finding on the batch of `step`, before it is trained."""
         seen = Seen.of(step, batch, self.before)
         if seen is None:
             return None
@@ -159,7 +159,7 @@ class Watch:
         return self._prove() if self.candidate is not None else self._improved(step)
 
     def lead(self) -> tuple[float, float] | None:
-        """The rewards of the kept weights and of the latest batches, where the kept ones were clearly better."""
+        """The rewards of the kept weights and of the latest batches, if the kept weights were clearly better."""
         width = min(self.since, BETTER_IN)
         if self.kept is None or width < FEWEST or self.needs_alarm:
             return None
@@ -184,7 +184,7 @@ class Watch:
     # the parts of `see`
 
     def _tried(self, seen: Seen) -> InVain | None:
-        """The first batch that the restored weights have sampled."""
+        """The finding on the first batch of the restored weights."""
         assert self.kept is not None
         assert self.trial is not None
         least, self.trial = self.trial, None
@@ -218,7 +218,7 @@ class Watch:
         return None
 
     def _drops(self, batches: Sequence[Seen]) -> dict[str, float]:
-        """Differences by which the batches are below the kept weights."""
+        """The amounts by which batches are below the level of the kept weights."""
         assert self.kept is not None
         return {
             "success": self.kept.success - fmean(one.success for one in batches),
@@ -227,7 +227,7 @@ class Watch:
 
     @staticmethod
     def _last(latest: Sequence[Seen]) -> list[Sequence[Seen]]:
-        """The parts of the latest batches that must be as low: few batches each, many at their end."""
+        """The parts of the latest batches that must all be low: a few batches each, more of them near the end."""
         last = latest[-FEWEST:]
         return [[one] for one in last] if len(latest) <= 2 * FEWEST else [last]
 
@@ -294,8 +294,8 @@ class Watch:
         return found
 
     def _scale(self, name: str) -> float:
-        """Scale of a large loss: the level of the kept weights, or twice the largest spread of
-        rewards. Half of it is much."""
+        """Scale of a loss: the level of the kept weights, or twice the largest spread of rewards. Half of it is a
+        large loss."""
         assert self.kept is not None
         if name == "success" and self.kept.success:
             return float(self.kept.success)
@@ -327,7 +327,7 @@ class Watch:
 def watched(
     steps: Sequence[Mapping[str, Any]], watch: Watch | None = None
 ) -> Iterator[tuple[int, Finding]]:
-    """The findings of a recorded run, each with its step: those that the live run had."""
+    """The findings of a recorded run, each with its step. They are those of the live run."""
     watch = watch or Watch()
     for event in steps:
         if (finding := watch.see(event["step"], _part(event, "batch/"))) is not None:

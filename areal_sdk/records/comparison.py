@@ -13,7 +13,7 @@ from areal_sdk.telemetry.run_dir import BEST, read_measured
 NAMES = ("run.name", "run.dir")
 """Settings that differ between any two runs."""
 NUM_STEPS = 5
-"""Steps at either end of a run whose mean reward is shown."""
+"""Number of steps at either end of a run whose mean reward is shown."""
 
 Number = float | int | None
 
@@ -29,7 +29,7 @@ def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[A
 
 
 def figures_of(run_dir: RunDir) -> dict[str, Number]:
-    """The figures of a run by name; None for those that the run does not tell."""
+    """The figures of a run by name; None for a figure that the run does not have."""
     steps, measured = run_dir.read_steps(), held_out(run_dir.read_history())
     best, ledger = read_measured(run_dir.checkpoints / BEST), run_dir.read_ledger() or {}
     last = steps[-1] if steps else {}

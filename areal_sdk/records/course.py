@@ -33,8 +33,8 @@ class Course:
     steps: Sequence[int]
     values: Sequence[float]
     scale: float
-    """A large difference: 1 for a success, twice the largest spread in a batch for a reward, unless that
-    is of one batch alone."""
+    """The size of a large difference: 1 for a success, and for a reward twice the largest spread in a batch, unless
+    only one batch has that spread."""
     entropies: Sequence[float | None]
 
     @property
@@ -69,7 +69,7 @@ class Course:
 
     @property
     def leans_up(self) -> bool:
-        """Whether the measure seems to rise, also if chance may have done it."""
+        """Whether the measure seems to rise, even if this may be chance."""
         return self._rose_by(LEAN_ERRORS)
 
     def _rose_by(self, errors: float) -> bool:
@@ -91,8 +91,7 @@ class Course:
         return f"{self.name} {first} -> {last} in {counted(len(self.values), 'step')}"
 
     def told_fall(self) -> str:
-        """The fall of the measure in one line: when it was best, what it is now, and what the
-        entropy did meanwhile.
+        """The fall of the measure in one line: its best step, its present value, and the change of the entropy.
 
         >>> values, entropies = (0.2, 0.5, 0.8, 0.1, 0.1, 0.0), (0.5, 0.5, 0.5, 0.6, 1.7, 2.0)
         >>> Course("success", range(1, 7), values, 1.0, entropies).told_fall()
@@ -152,9 +151,8 @@ def _course(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
 
 
 def without_spikes(values: Sequence[float], scale: float) -> list[float]:
-    """`values`, none of them farther than `scale` from the median of its neighbourhood.
-
-    One absurd reward in a batch moves the mean of its step and of nothing else.
+    """`values`, each bounded to `scale` from the median of its neighbours. So one absurd reward in a batch moves the
+    mean of no other step.
 
     >>> without_spikes([0.1, 0.2, -15.0, 0.2, 0.3], scale=0.5)
     [0.1, 0.2, -0.3, 0.2, 0.3]

@@ -1,4 +1,4 @@
-"""Cures for what a run lacks: for its verdict, and for its notices while it goes on."""
+"""Cures for the needs of a run: for its verdict, and for notices while it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,9 +50,8 @@ class Lengths:
     """The share of the episodes that ran into a limit."""
 
     def growth_since(self, before: "Lengths", *, least: float = CUT) -> str | None:
-        """The growth of episodes into a limit, in words; None if they did not grow into one.
-
-        A step may move each token by little and the length by much: the token that ends an answer grows rare.
+        """The growth of episodes into a limit, in words; None if they did not grow into one. A step that moves each
+        token by little may change the length by much, if the token that ends an answer becomes rare.
 
         >>> Lengths(230.0, 0.8).growth_since(Lengths(20.0, 0.0))
         'episodes grew from 20 to 230 sampled tokens, and 80% of them run into a limit (0% before)'

@@ -26,7 +26,7 @@ class Panel:
     title: str
     series: tuple[Series, ...]
     is_measured: bool = False
-    """Few points, each of which counts: an evaluation, and no step of training."""
+    """Whether the series has few points that each matter, such as evaluations, and not one for each step."""
 
 
 PANELS: Mapping[str, Mapping[str, str]] = {
@@ -62,7 +62,7 @@ all."""
 
 
 def panels_of(run_dir: RunDir) -> list[Panel]:
-    """The panels with anything to show, what was measured first."""
+    """The panels that have data, measurements first."""
     events, steps = run_dir.read_history(), run_dir.read_steps()
     evaluations = _latest(event for event in events if event["kind"] == "eval")
     panels = [_of_evaluations(evaluations, name) for name in ("success", "reward")]

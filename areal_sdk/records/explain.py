@@ -74,7 +74,7 @@ class Receipt:
     episode: str
     turn: int
     place: int
-    """Index of the token among those that the turn sampled."""
+    """Index of the token among the sampled tokens of the turn."""
     token: int
     version: int
     """The version that sampled it."""
@@ -87,7 +87,7 @@ class Receipt:
     step: int | None
     """The step that counted the token; None if none did."""
     from_version: int | None
-    """The version that this step began with."""
+    """The version with which this step began."""
     shaped_reward: float | None
     siblings: Siblings | None
     advantage: float | None

@@ -1,4 +1,4 @@
-"""A run in memory that is read on: what a program that shows runs keeps between two looks.
+"""A run in memory that is read incrementally, for programs that show runs.
 
 `Run` reads all files again at each call. `FollowedRun` reads what was appended since the last `refresh`, so a look
 at a run of 100,000 episodes costs as much as its newest lines. Only a resume, which undoes some of the run, and
@@ -31,9 +31,9 @@ class FollowedRun:
         self.events: list[Event] = []
         """The events that count, as `RunDir.read_history` returns them."""
         self.num_resumes = 0
-        """Resumes among the events. A new one may have taken away events that were seen."""
+        """Number of resumes among the events. A new resume may have removed events."""
         self.episodes: list[EpisodeSummary] = []
-        """Oldest first, without those that a resume undid."""
+        """The episodes, oldest first, without those that a resume undid."""
         self._places: dict[str, int] = {}
         """The place in `episodes` of the newest one of each id."""
         self._sizes: Mapping[str, int] = {}

@@ -11,7 +11,7 @@ from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, TerminalView, 
 
 LINE_WIDTH = 100
 REPAINT_S = 2.0
-"""A status is taken twice a second; a browser far away need not get them all."""
+"""Seconds between two repaints. A status is taken twice a second, and a distant browser need not get all of them."""
 
 _STYLE = """<style>
 .areal-run svg { display: block; width: 420px; max-width: 100%; }
@@ -48,7 +48,7 @@ class NotebookView:
             self._paint(state)
 
     def message(self, text: str) -> None:
-        """A line that stays, below the view."""
+        """Print a line that stays, below the view."""
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - a cell's own output
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ def status_page(state: RunStatus) -> str:
 
 
 def status_writer() -> StatusWriter:
-    """The view for where this process runs: a notebook's cell, else stderr."""
+    """The view for this process: a notebook's cell, else stderr."""
     return _in_notebook() or TerminalView(sys.stderr)
 
 

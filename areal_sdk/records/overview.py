@@ -1,4 +1,4 @@
-"""A run in one line: who learnt what, how far it came, and how it ended."""
+"""A run in one line: agent, model, success, and the way it ended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,9 +18,9 @@ class RunFate(StrEnum):
     """State of a run that was stopped before its end, or killed: it can be resumed."""
     FAILED = "failed"
     RECORDED = "recorded"
-    """Sessions of a server that does not learn."""
+    """State of the recorded sessions of a server that does not learn."""
     UNREADABLE = "unreadable"
-    """Some file of it is not what a run writes."""
+    """State of a directory in which a file is not that of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _state(
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
-    """The agent's name as it was given; of a table of options, the name inside."""
+    """The agent's name as it was given, or the name inside a table of options."""
     given = config.get("agent") or config.get("env") or run_dir.read_call().get("agent")
     if command := config.get("command"):
         return str(command)
@@ -141,7 +141,7 @@ def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
 
 
 def _name(reference: str) -> str:
-    """The last part of a path; the name on a hub and an address stay whole.
+    """The last part of a path. A name on a hub and an address stay whole.
 
     >>> _name("/home/me/agent.py::Mine"), _name("org/model"), _name("https://host/v1")
     ('agent.py::Mine', 'org/model', 'https://host/v1')

@@ -30,7 +30,7 @@ from areal_sdk.types import Message
 NUM_EPISODES = 4
 """Number of the best episodes, and of the worst, that the page shows."""
 MAX_MESSAGES = 12
-"""Number of messages that the page shows of an episode: the last ones."""
+"""Number of an episode's last messages that the page shows."""
 MAX_CHARACTERS = 4000
 """Number of characters that the page shows of a message."""
 
@@ -63,7 +63,7 @@ def report_of(run_dir: RunDir) -> str:
 
 
 def _verdict(run_dir: RunDir) -> str:
-    """The verdict and the notices: what the run lacked, and what it told its user."""
+    """The verdict on the run and its notices."""
     verdict = verdict_of_run(run_dir)
     style = ' class="problem"' if verdict and verdict.missing else ""
     line = f"<p{style}>{escape(str(verdict))}</p>" if verdict else ""

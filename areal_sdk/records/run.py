@@ -53,7 +53,7 @@ class Run:
         return self._run_dir.read_config()
 
     def metrics(self) -> list[JSON]:
-        """One row a step; of a step that a resumed run repeated, the latest."""
+        """One row a step. If a resumed run repeated a step, the latest one counts."""
         return self._run_dir.read_steps()
 
     def evaluations(self) -> list[JSON]:

@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 40
 NUM_TICKS = 4
 MOST_OF_NUMBER = 6
-"""Characters beside an axis: there is no room for more."""
+"""Maximum number of characters beside an axis."""
 MAX_POINTS = 300
 """Largest number of points of a curve. Longer curves are averaged: a report of ten thousand steps
 stays small."""
@@ -50,7 +50,7 @@ class _Place:
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Round numbers from at most `low` to at least `high`, a few of them.
+    """A few round numbers, from at most `low` to at least `high`.
 
     >>> _ticks(1e-14, 8e-14)[-1]
     8e-14

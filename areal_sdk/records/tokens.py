@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnTokens:
-    """One number for each of `Turn.output_tokens`; NaN where the step has none for it."""
+    """One number for each token of `Turn.output_tokens`; NaN where the step has none."""
 
     flags: NDArray[np.uint8]
     """`TokenFlag`s; 0 for a token that the step did not count."""
@@ -48,13 +48,13 @@ class EpisodeTokens:
 
     step: int
     version: int
-    """The version that the step began with."""
+    """The version with which the step began."""
     turns: tuple[TurnTokens, ...]
     """One for each turn of the episode."""
     reward: float
     """The reward as the estimator saw it, after shaping."""
     siblings: Mapping[str, float]
-    """The same of every episode of the group, by id."""
+    """The reward, after shaping, of every episode of the group, by id."""
     weight: float
     """The factor of each term (`aggregation`)."""
     divisor: float | None

@@ -31,7 +31,7 @@ NOT_SET = "not set"
 
 
 class Need(StrEnum):
-    """A need of a run that is to learn, in the order in which needs are checked."""
+    """A need of a run, in the order in which needs are checked."""
 
     SIGNAL = "signal"
     GRADIENT = "gradient"
@@ -44,14 +44,14 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The figures beyond which something is missing. Tests hold them against recorded runs."""
+    """The figures beyond which something is missing. Tests compare them with recorded runs."""
 
     few_groups: int = 16
-    """Number of groups below which they say nothing."""
+    """Number of groups below which there is no verdict."""
     few_steps: int = 8
-    """Number of steps below which they say only whether there are a signal and a gradient."""
+    """Number of steps below which the verdict only covers signal and gradient."""
     many_steps: int = 20
-    """Number of steps without a gain that say that the rewards may be chance."""
+    """Number of steps without a gain after which the rewards may be chance."""
     differing: float = 0.1
     """Share of the groups whose rewards differ, in the best part of a run: with less there is no signal."""
     updating: float = 0.5
@@ -99,7 +99,7 @@ def verdict_of_run(run_dir: RunDir) -> RunVerdict | None:
 def verdict_of(
     steps: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
 ) -> RunVerdict | None:
-    """The verdict on a run from its `step` events, those of an episode's rewards; None without any."""
+    """The verdict on a run from its `step` events with rewards of episodes; None if there are none."""
     steps = [step for step in steps if step.get("batch/groups")]
     if not steps:
         return None
@@ -200,7 +200,7 @@ def _gradient(
 def _rate(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
-    """A KL a step between standing still and jumping."""
+    """Check that the KL of a step lies between standing still and jumping."""
     moves = [(step["step"], kl) for step in steps if (kl := moved(step)) is not None]
     rate = _setting(settings, "trainer.learning_rate")
     if (
@@ -289,7 +289,7 @@ def _growth(steps: Sequence[Step], bounds: Bounds) -> str | None:
 def _freshness(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
-    """Samples that are young enough to count, and not dropped."""
+    """Check that samples are young enough to count, and not dropped."""
     staleness = _setting(settings, "rollout.max_staleness")
     dropped = _mean(steps, "batch/stale_share")
     if dropped is not None and dropped > bounds.stale:
@@ -326,7 +326,7 @@ def _stay(
 def _reward(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
-    """A reward that depends on what the policy does."""
+    """Check that the reward depends on what the policy does."""
     if course.fell or course.leans_up or len(steps) < bounds.many_steps:
         return None
     spread = _mean(steps, "batch/reward_std") or 0.0
@@ -353,7 +353,7 @@ _RULES: Sequence[Callable[[Sequence[Step], Settings, Course, Bounds], RunVerdict
 
 
 LESS = 0.02
-"""A loss has changed if it did by this part of itself."""
+"""Relative change from which a loss counts as changed."""
 
 
 def verdict_of_losses(

@@ -11,7 +11,8 @@ JSON = Any
 
 CHUNK_BYTES = 16 * 2**20
 NUM_THREADS = 8
-"""Files that are read at once, one for each rank that wrote: a checksum takes no lock of Python's."""
+"""Number of files that are read at once, for example one for each rank that wrote: checksums do not hold Python's
+lock."""
 
 
 def files_below(directory: Path) -> list[str]:
@@ -38,7 +39,7 @@ def checksum_of(description: JSON) -> str:
 def first_change(
     directory: Path, written: Mapping[str, JSON], *, most_bytes: int | None = None
 ) -> str | None:
-    """The first file of `written` that is not as it was, and how it changed; None if all are.
+    """The first file of `written` that has changed, and how; None if none has.
 
     The content of files of more than `most_bytes` is not read.
     """

@@ -21,7 +21,7 @@ OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CheckpointError(ArealError):
-    """A checkpoint could not be written or read; earlier ones are as they were."""
+    """A checkpoint could not be written or read. Earlier checkpoints are unchanged."""
 
 
 class DamagedError(CheckpointError):
@@ -32,7 +32,7 @@ class DamagedError(CheckpointError):
 def whole_directory(path: Path) -> Iterator[Path]:
     """A directory to fill, which becomes `path` when the block ends: synced, then renamed.
 
-    A failure leaves nothing behind, and leaves what was at `path` before as it was.
+    A failure leaves nothing behind, and leaves an earlier directory at `path` unchanged.
     """
     partial = begin(path)
     try:
@@ -57,7 +57,7 @@ def begin(path: Path) -> Path:
 
 
 def commit(path: Path) -> None:
-    """Have what was filled reach the disk, then give it its name."""
+    """Have the filled directory reach the disk, then give it its name."""
     partial = partial_of(path)
     try:
         sync_tree(partial)
@@ -87,9 +87,8 @@ def sync_tree(directory: Path) -> None:
 
 
 def recover(parent: Path) -> None:
-    """Remove what killed processes began in `parent`, and put back what they were replacing.
-
-    Nobody else may be writing there.
+    """Remove directories that killed processes began in `parent`, and put back those that they were replacing. No
+    other process may be writing there.
     """
     for old in parent.glob(f".*{_OLD}"):
         path = parent / old.name.removeprefix(".").removesuffix(_OLD)

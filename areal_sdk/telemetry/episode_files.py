@@ -1,10 +1,9 @@
 """Files of episodes: pairs that grow, are replaced by new ones, and go when their room is used up.
 
-`000001.episodes` holds records, each compressed alone. `000001.index` holds one short JSON line for each record,
-with its place, and lines about them. A record is whole once its line is there. The first record of a
-file is what the others are compressed with: siblings and tasks have most of their words in common.
-
-A writer never goes on with a pair of files of an earlier process, so nothing that was written is touched again.
+`000001.episodes` holds records, each compressed alone. `000001.index` holds one short JSON line for each record, with
+its place, and lines about them. A record is whole once its line is there. The first record of a file is the
+dictionary for the others, since siblings and tasks have most of their words in common. A writer never continues the
+files of an earlier process, so written bytes are never touched again.
 """
 
 import re
@@ -21,19 +20,18 @@ from areal_sdk.telemetry.files import AppendedFile, JsonLines, end_of_last_line,
 
 RECORDS, INDEX = ".episodes", ".index"
 OLD_RECORDS = ".jsonl"
-"""One record a line, as earlier versions wrote them. Their index lines name the file."""
+"""Suffix of records of earlier versions, one a line. Their index lines name the file."""
 
 FILE_BYTES = 16 * 2**20
 INDEX_BYTES = 2 * 2**20
 """Largest size of an index. A reader of the newest episodes reads one index, so an index is small."""
 _PARTS = 8
-"""Least number of files that share the room, so that the oldest part of the episodes goes, not most
-of them."""
+"""Fewest files that share the room, so that only the oldest part of the episodes is deleted at once."""
 
 _LEVEL = 1
 """Level of zlib. Higher levels take three times as long in the main process for a tenth less room."""
 _WINDOW_BYTES = 32 * 1024
-"""Bytes that zlib looks back at most."""
+"""Maximum number of bytes that zlib looks back."""
 
 
 class PackedFile(AppendedFile):
@@ -57,15 +55,14 @@ class PackedFile(AppendedFile):
 
 
 def pack_large(text: bytes) -> bytes:
-    """The record of a JSON object: compressed if it is so long that words of another record would not help.
-
-    Then whoever prepares the record does the work, and not the one process that writes.
+    """The record of a JSON object. It is compressed here if it is so long that another record would not help. So the
+    process that prepares the record does the work, and not the one process that writes.
     """
     return zlib.compress(text, _LEVEL) if len(text) > 2 * _WINDOW_BYTES else text
 
 
 def unpacked(record: bytes) -> bytes:
-    """The text of what `pack_large` returned."""
+    """The text of a record of `pack_large`."""
     return zlib.decompress(record) if _is_packed(record) else record
 
 
@@ -74,7 +71,7 @@ def _is_packed(record: bytes) -> bool:
 
 
 def read_record(path: Path, offset: int, length: int) -> bytes:
-    """The record that an index line names; StorageError if it is gone or damaged."""
+    """The record that an index line names. StorageError if it is gone or damaged."""
     try:
         with path.open("rb") as file:
             words = b""
@@ -129,7 +126,7 @@ class EpisodeFiles:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no files yet, of this writer or an earlier one."""
+        """Whether there are no files yet, neither of this writer nor of an earlier one."""
         return not self._number
 
     def append(self, text: bytes, about: bytes) -> None:
@@ -172,7 +169,7 @@ class EpisodeFiles:
         return self._records, self._index
 
     def _oldest(self) -> list[str]:
-        """The files that go, so that those that stay leave room for the next."""
+        """The files to delete, so that there is room for the next one."""
         total, going = sum(self._sizes.values()) + self._file_bytes, []
         for stem, size in self._sizes.items():
             if total <= self._keep_bytes:
@@ -187,7 +184,7 @@ class EpisodeFiles:
         return 0
 
     def _pair(self, stem: str) -> list[Path]:
-        """The files of this name that are there, the index first."""
+        """The existing files of this name, the index first."""
         paths = (self._directory / f"{stem}{suffix}" for suffix in (INDEX, RECORDS, OLD_RECORDS))
         return [path for path in paths if path.exists()]
 

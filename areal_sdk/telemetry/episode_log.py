@@ -1,10 +1,10 @@
 """The episodes of a run on disk: appended as they end, found by id.
 
-`episode_files` says how records and their index are stored. Evaluations have files of their own, so that a long
-run does not push out what was measured before it. Each step adds two lines to the index, after the lines of
-the episodes that it trained: one says which groups are still waiting in the state that a checkpoint of
-this step holds, the other names the episodes. A resume adds a line with the step that it goes on after:
-it plays again what was not trained by then.
+`episode_files` says how records and their index are stored. Evaluations have files of their own, so that a long run
+does not push out what was measured before it. Each step adds two lines to the index, after the lines of the episodes
+that it trained: one says which groups are still waiting in the state that a checkpoint of this step holds, the other
+names the episodes. A resume adds a line with the step after which it goes on. Episodes that were not trained by then
+are played again.
 """
 
 import heapq
@@ -43,7 +43,7 @@ from areal_sdk.types import Episode, OutcomeKind
 LEARNT = ("train", "live")
 """The splits that runs learn from. Episodes of all others are evaluations."""
 TEXT_LENGTH = 160
-"""Characters of an episode's last answer in the index."""
+"""Number of characters of an episode's last answer in the index."""
 _PLAYED, _MEASURED = "", "eval-"
 """Prefixes of the files of episodes that are learnt from, and of evaluations."""
 
@@ -66,7 +66,8 @@ class EpisodeRecord:
     credit: Credit | None = None
     """The advantages that this step gave the episode."""
     is_undone: bool = False
-    """A resume went on before the step that trained it, or before it ended: it is no part of the run."""
+    """Whether a resume undid the episode, by going on before the step that trained it, or before it ended. It is then
+    no part of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class PreparedRecord:
 
     record: bytes
     index: bytes
-    """A JSON object without what only the writer knows, and without its closing brace."""
+    """A JSON object without the fields that only the writer knows, and without its closing brace."""
     split: str = "train"
 
     @property
@@ -147,8 +148,8 @@ class EpisodeWriter:
         file_bytes: int = FILE_BYTES,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Delete the oldest episodes when more than `keep_bytes` are written, and tell `say` once.
-        Evaluations are counted apart."""
+        """Delete the oldest episodes if more than `keep_bytes` are written, and tell `say` once. Evaluations are
+        counted apart."""
 
         def files_of(prefix: str, what: str) -> EpisodeFiles:
             told = (
@@ -203,7 +204,7 @@ class EpisodeWriter:
                 files.note({"resumed": step or -1, "plays_again": plays_again})
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
-        """Note which episodes `step` trained: each by its id, with what the step made of it."""
+        """Note which episodes `step` trained: each by its id, with the values that the step gave it."""
         if credit:
             marks = {name: [c.advantage, c.by_turn] for name, c in credit.items()}
             self._played.note({"trained": step, "credit": marks})
@@ -218,15 +219,15 @@ def list_episodes(
 ) -> Iterator[EpisodeSummary]:
     """The episodes in `directory`, newest first, without those that a resume undid.
 
-    `until`: bytes of each index that are read, by its file's name without suffix; of an index that is not
-    named, none.
+    `until`: bytes of each index that are read, by its file's name without suffix; an index that is not named is not
+    read.
     """
     found = _all_episodes(directory, until=until)
     return (summary for summary, is_undone in found if not is_undone)
 
 
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
-    """The newest episode whose id is `episode_id`; one that a resume undid only if there is no other."""
+    """The newest episode whose id is `episode_id`. One that a resume undid is found only if there is no other."""
     undone: EpisodeSummary | None = None
     for summary, is_undone in _all_episodes(directory, about=episode_id):
         if summary.id != episode_id:
@@ -244,8 +245,7 @@ class _Undoing:
     after: float = math.inf
     """Last step that is not undone, in records older than the resumes that were met."""
     in_checkpoint: bool = True
-    """Whether records older than the line that was just read had ended in the state that was
-    resumed."""
+    """Whether older records than the line just read belong to the state that was resumed."""
     waiting: set[str] = field(default_factory=set)
     """The groups that were not consumed in that state."""
     plays_again: bool = True
@@ -327,7 +327,7 @@ def read_appended(
 
 
 def growing_files(directory: Path) -> set[str]:
-    """The names, without suffix, of the files that episodes are appended to now if a run writes there."""
+    """The names, without suffix, of the files to which a running run appends episodes now."""
     logs = (file_stems(directory, prefix) for prefix in (_PLAYED, _MEASURED))
     return {stems[-1] for stems in logs if stems}
 
@@ -391,7 +391,7 @@ def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _beginning(episode: Episode) -> str:
-    """The beginning of the last answer: what it says, else what it calls."""
+    """The beginning of the last answer: its text, else its calls."""
     message = episode.turns[-1].message if episode.turns else {}
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)

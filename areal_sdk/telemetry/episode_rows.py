@@ -1,7 +1,6 @@
-"""An episode and its trajectories as JSON: what turns, branches and trajectories have in common is written once.
-
-Messages stand in one list; a turn names those that are new in it as ranges of that list. A field that has its
-default is left out. A trajectory names the turns whose tokens it trains: the rest of it follows from them.
+"""An episode and its trajectories as JSON: the common parts of turns, branches and trajectories are written once.
+Messages are in one list, and a turn names its new messages as ranges of that list. A field with its default is left
+out. A trajectory names the turns whose tokens it trains. The rest of it follows from them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +65,7 @@ def _turn_row(turn: Turn, messages: "_Messages") -> dict[str, Any]:
 
 
 def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
-    """The episode of a row; of `task`, unless JSON is to say what was in its data."""
+    """The episode of a row. `task` takes the place of the task in the row, whose data only JSON describes."""
     return from_json(
         Episode,
         row,
@@ -77,7 +76,8 @@ def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
 
 
 def trajectory_rows(trajectories: Sequence[Trajectory], episode: Episode) -> list[dict[str, Any]]:
-    """Each trajectory names by `before` the one that it begins like, for `num_before` tokens."""
+    """The rows of trajectories. Each names by `before` the trajectory with the same beginning, of `num_before`
+    tokens."""
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
     rows = []
     for t in trajectories:
@@ -93,7 +93,8 @@ def _in_full(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None:
-    """The trajectory as the turn with which it ends and the turns that it trains; None if that is not all."""
+    """The trajectory, described by the turn with which it ends and the turns that it trains; None if this does not
+    describe it."""
     branch, turns, outcome = trajectory.branch, episode.turns, episode.outcome
     trained = [place for place, turn in enumerate(turns) if _is_trained(trajectory, place, turn)]
     num_outputs = sum(len(turns[place].output_tokens) for place in trained)
@@ -120,7 +121,7 @@ def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None
 
 
 def _is_trained(trajectory: Trajectory, place: int, turn: Turn) -> bool:
-    """Whether it trains the output of the turn, exactly as the turn has it."""
+    """Whether the trajectory trains the output of the turn unchanged."""
     first = turn.num_prompt - trajectory.branch.num_before
     span = slice(first, first + len(turn.output_tokens))
     return (
@@ -202,7 +203,8 @@ class _Messages:
         self.written: list[orjson.Fragment] = []
         self._by_content: dict[bytes, int] = {}
         self._by_id: dict[int, int] = {}
-        """Messages that turns share are one object, as a rule. The episode keeps them alive."""
+        """Index of each message by the id of its object, since turns mostly share objects. The episode keeps them
+        alive."""
 
     def ranges(self, messages: Sequence[Message]) -> list[list[int]]:
         """Places of the messages, as ranges `[first, last)`."""
@@ -225,7 +227,7 @@ class _Messages:
 
 
 def _turns(rows: Sequence[Row], messages: Sequence[Message] | None) -> Iterator[Turn]:
-    """The turns, sharing tokens as they did when they were written."""
+    """The turns, which share tokens as they did when they were written."""
     turns: list[Turn] = []
     for row in rows:
         new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # older runs

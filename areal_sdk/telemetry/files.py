@@ -13,7 +13,7 @@ import orjson
 from areal_sdk.errors import StorageError
 
 PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
-"""Modes of what a run writes: texts of callers, users and tools are in it."""
+"""Modes of the files and directories of a run, which hold texts of callers, users and tools."""
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_DEPTH = 100
@@ -33,9 +33,8 @@ def to_json(value: Any, *, indent: bool = False) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` in one step: readers and crashes see the old content or the new.
-
-    Not `durable`, and a power cut may bring back an older one: for what is written all the time.
+    """Replace `path` in one step: readers see the old content or the new, even after a crash. Without `durable`, a
+    power cut may bring back an older content; this is for files that are written all the time.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -55,7 +54,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """An `opener` for `open`: only this user may read the file that it makes."""
+    """An `opener` for `open` which makes files that only this user may read."""
     return os.open(path, flags, PRIVATE)
 
 
@@ -111,12 +110,12 @@ class JsonLines(AppendedFile):
         self.append_line(to_json(record))
 
     def append_line(self, text: bytes) -> None:
-        """The same for a record that is JSON already."""
+        """Append a record that is JSON already."""
         self.append_bytes(text + b"\n")
 
 
 def cannot_write(path: Path, error: OSError) -> StorageError:
-    """The error for a file of the run directory that cannot be written, with the cure."""
+    """The error, with its cure, of a file of the run directory that cannot be written."""
     if error.errno in _OUT_OF_SPACE:
         return StorageError(
             f"no space left on the disk of {path.parent} ({error.strerror} at {path.name}): "
@@ -126,7 +125,7 @@ def cannot_write(path: Path, error: OSError) -> StorageError:
 
 
 def read_json_lines(path: Path, *, offset: int = 0) -> Iterator[tuple[int, Any]]:
-    """(end of line, document) of each whole line from `offset` on; nothing if there is no file.
+    """Yield the end of the line and its document for each whole line from `offset` on; nothing if there is no file.
 
     Lines that are not JSON are skipped: a machine that went down may leave such a line.
     """
@@ -162,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def _mended(value: Any, depth: int = 0) -> Any:
-    """A copy that orjson takes whatever is inside: one strange task must not end a run."""
+    """A copy that orjson accepts whatever it holds, because one strange task must not end a run."""
     if depth > _MAX_DEPTH:
         return "..."
     if isinstance(value, str):

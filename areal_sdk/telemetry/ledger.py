@@ -24,7 +24,7 @@ from areal_sdk.errors import LedgerError
 
 
 class DropReason(StrEnum):
-    """The reason why an episode was not trained. Closed: a new way to lose an episode needs a name
+    """The reason why an episode was not trained. The set is closed: a new way to lose an episode needs a name
     here."""
 
     ZERO_VARIANCE = "zero_variance"
@@ -42,7 +42,7 @@ class DropReason(StrEnum):
     UNTRAINABLE = "untrainable"
     """No sampled token has a logprob of the policy."""
     GROUP_INCOMPLETE = "group_incomplete"
-    """Valid itself, but too few of its siblings were."""
+    """The episode was valid, but too few of its siblings were."""
     ROLLED_BACK = "rolled_back"
     """Sampled by weights that the guard took back (`run.guard`)."""
     CANCELLED = "cancelled"
@@ -97,21 +97,21 @@ class Ledger:
         self.check()
 
     def buffer(self, count: int = 1) -> None:
-        """`count` running episodes are finished and accepted."""
+        """Book `count` running episodes as finished and accepted."""
         self._move("buffer", count, running=self._running)
         self._running -= count
         self._buffered += count
         self.check()
 
     def train(self, count: int = 1) -> None:
-        """`count` buffered episodes have been given to the trainer."""
+        """Book `count` buffered episodes as trained."""
         self._move("train", count, buffered=self._buffered)
         self._buffered -= count
         self._trained += count
         self.check()
 
     def drop(self, reason: DropReason, count: int = 1, *, buffered: bool = False) -> None:
-        """`count` running (or buffered) episodes will not be trained."""
+        """Book `count` running (or buffered) episodes as dropped."""
         if buffered:
             self._move(f"drop {reason.value}", count, buffered=self._buffered)
             self._buffered -= count
@@ -123,7 +123,7 @@ class Ledger:
         self.check()
 
     def check(self) -> None:
-        """Raise `LedgerError` unless the books balance."""
+        """Raise `LedgerError` unless the ledger balances."""
         ended = self._trained + sum(self._dropped.values())
         counts = (self._running, self._buffered, self._trained, *self._dropped.values())
         if self._started != self._running + self._buffered + ended or min(counts) < 0:
@@ -141,7 +141,7 @@ class Ledger:
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Self:
-        """The books after a restart: episodes that ran or were buffered become `lost_at_restart`."""
+        """The ledger after a restart: episodes that ran or were buffered become `lost_at_restart`."""
         books = cls()
         try:
             books._started = snapshot["started"]

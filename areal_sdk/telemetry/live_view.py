@@ -1,4 +1,4 @@
-"""Paints the live view while something runs, and lets messages and log records stand above it."""
+"""Paints the live view while something runs, and prints messages and log records above it."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ REFRESH_S = 0.5
 HEARTBEAT_S = 30.0
 """Seconds between two lines if nothing is repainted: silence this long looks like a hang."""
 NUM_LINES = 10
-"""Lines for steps or episodes of any number, where nothing is repainted."""
+"""Number of lines for all steps or episodes together in a log, where nothing is repainted."""
 
 
 def has_line(step: int, total: int) -> bool:
@@ -39,7 +39,7 @@ class LiveView:
         heartbeat_s: float = HEARTBEAT_S,
         on_refresh: Callable[[RunStatus], None] = lambda status: None,
     ) -> None:
-        """`on_refresh` gets every status that is taken, also where nothing is shown."""
+        """`on_refresh` gets every status that is taken, even if nothing is shown."""
         self._writer = writer
         self._status = status
         self._heartbeat_s = heartbeat_s
@@ -83,7 +83,7 @@ class LiveView:
             self._writer.message(text)
 
     def enter(self, phase: str) -> None:
-        """A line for a phase that begins, where nothing is repainted."""
+        """Print a line for a phase that begins, if nothing is repainted."""
         if self.is_log:
             self.say(f"{phase}  {clock(self.elapsed_s)}")
 
@@ -152,7 +152,7 @@ class EvalView:
             self._view.say(text)
 
     def inform(self, text: str) -> None:
-        """A line that stays, but no warning: without a view nobody is told."""
+        """Print a line that stays. It is no warning, so without a view it is not printed."""
         self._view.say(text)
 
     def enter(self, phase: str) -> None:
@@ -161,7 +161,7 @@ class EvalView:
         self._view.enter(phase)
 
     def begin(self, total: int, *, temperature: float | None = None) -> None:
-        """Begin an evaluation of `total` episodes; `temperature`, if this process decides it."""
+        """Begin an evaluation of `total` episodes. `temperature` is given if this process decides it."""
         at = "" if temperature is None else f" at temperature {temperature:g}"
         self.enter(f"evaluating {self._name}: {total} episodes{at}")
         self._note, self._total = "", total
@@ -192,7 +192,7 @@ class EvalView:
 
 
 class LogAboveView(logging.Handler):
-    """Log records go above the live view instead of through it."""
+    """A log handler that prints records above the live view."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: a file that was cut short or has other bits is found, by name.
+"""The manifest of a checkpoint, by which a file that was cut short or changed is found.
 
 manifest.json    {"files": {"trainer.json": {"bytes": 812, "crc32": "9ae04c11"}, ...}, "crc32": "..."}
 
@@ -16,7 +16,7 @@ SMALL_BYTES = 16 * 2**20
 
 
 def write_manifest(directory: Path) -> None:
-    """Write down the files in `directory`, which are complete."""
+    """Write the manifest of the files in `directory`, which are complete."""
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
     files = describe(directory, names)
     manifest = {"files": files, "crc32": checksum_of(files)}
@@ -24,9 +24,8 @@ def write_manifest(directory: Path) -> None:
 
 
 def check_files(directory: Path, *, quickly: bool = False) -> None:
-    """DamagedError, which names the file, unless all files are as they were written.
-
-    `quickly` compares the sizes of all files, and the content of small ones alone: no weights are read.
+    """Raise DamagedError, which names the file, unless all files are unchanged. `quickly` compares the sizes of all
+    files, and the content of small files alone, so that no weights are read.
     """
     try:
         manifest = json.loads((directory / MANIFEST_FILE).read_bytes())

@@ -23,7 +23,7 @@ class MetricsLog:
         self._lines: JsonLines | None = JsonLines(path)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one event: a step, an evaluation, a notice, a restart. A closed log opens for it alone."""
+        """Append one event: a step, an evaluation, a notice, a restart. A closed log opens for this one event."""
         event = {"kind": kind, "time": time.time(), **values}
         if self._lines is not None:
             self._lines.append(event)
@@ -38,14 +38,14 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
-    """The events of a run in order, of one kind or of all; safe while it is being written."""
+    """The events of a run in order, of one kind or of all. This is safe while the run writes."""
     return [event for _, event in read_json_lines(path) if kind in (None, event["kind"])]
 
 
 def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
     """The events that count, of one kind or of all.
 
-    A run that goes on from a checkpoint takes the later steps again: what was recorded of them is left out.
+    A run that resumes from a checkpoint takes the later steps again, so their earlier events are left out.
     """
     events: list[dict[str, Any]] = []
     for event in read_metrics(path):
@@ -54,7 +54,7 @@ def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 
 
 def add_event(events: list[dict[str, Any]], event: dict[str, Any]) -> None:
-    """Append `event` to those that count; a resume takes away those of the steps that are taken again."""
+    """Append `event` to the events that count. A resume removes those of the steps that are taken again."""
     if event["kind"] == "resume":
         last = event["step"]
         events[:] = [e for e in events if e["kind"] not in _OF_STEPS or e["step"] <= last]
@@ -73,9 +73,9 @@ def last_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def told(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The notices, each text once: where it was told first, and how many `times`.
+    """The notices, each text once, with the place where it came first and the number of `times`.
 
-    Notices about steps that were taken again are told too: they happened, and may say why.
+    Notices of steps that were taken again are included, because they may tell the reason.
 
     >>> told([{"kind": "notice", "step": step, "level": "note", "text": "slow"} for step in (3, 5)])
     [{'step': 3, 'level': 'note', 'text': 'slow', 'times': 2}]

@@ -214,11 +214,12 @@ class RunDir:
         write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
 
     def record_call(self, arguments: Mapping[str, str]) -> None:
-        """Store which parameters of `areal_sdk.train` were given objects, each as one would write it."""
+        """Store which parameters of `areal_sdk.train` got objects, each in the form in which a user would write
+        it."""
         write_atomically(self.call, to_json(arguments, indent=True))
 
     def record_plugins(self, installed: Mapping[str, str]) -> list[str]:
-        """Store the versions a run goes on with, after those it had; returns what has changed."""
+        """Store the versions with which a run continues, beside those it had. Returns the changes."""
         recorded = self.read_plugins() or {"installed": dict(installed), "earlier": []}
         before: Mapping[str, str] = recorded["installed"]
         changes = [
@@ -282,7 +283,7 @@ class RunDir:
         return "train"
 
     def read_plugins(self) -> dict[str, Any] | None:
-        """`installed` versions, and the `earlier` ones that parts of the run were made with."""
+        """The `installed` versions, and the `earlier` ones with which parts of the run were made."""
         plugins: dict[str, Any] | None = read_json(self.plugins)
         return plugins
 
@@ -305,7 +306,7 @@ class RunDir:
         return metrics.read_history(self.metrics, kind=kind)
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """`step` events by step, those that a resume repeated once."""
+        """The `step` events by step. A repeated step is there once."""
         return metrics.read_steps(self.metrics)
 
     def lost_metrics(self) -> str:
@@ -322,7 +323,7 @@ class RunDir:
         return f"{self.metrics.name} {how}: curves and evaluations of {missing} are lost"
 
     def only_measured(self) -> bool:
-        """Whether it is the directory of `areal-sdk eval --record`."""
+        """Whether this is the directory of `areal-sdk eval --record`."""
         return bool(self.read_metrics(kind="measure"))
 
     def list_episodes(self) -> Iterator[EpisodeSummary]:
@@ -338,9 +339,8 @@ class RunDir:
         return episodes.num_deleted(self.episodes)
 
     def find_episode(self, episode_id: str) -> EpisodeRecord:
-        """The whole episode; ConfigError names the newest ones if there is none of that id.
-
-        A session that a caller named `mine` is found as that too, where only one caller did.
+        """The whole episode. If there is none with that id, ConfigError names the newest ones. A session that a
+        caller named `mine` is found by that name too, if only one caller chose it.
         """
         record = episodes.find_episode(self.episodes, episode_id)
         if record is not None:
@@ -356,7 +356,7 @@ class RunDir:
 
 
 def is_address(text: str) -> bool:
-    """Whether it names a place that is not a path, also where a path was made of it.
+    """Whether the text is an address and not a path, even if it went through `Path`.
 
     >>> [is_address(text) for text in ("s3://bucket/run", "s3:/bucket/run", "runs/a", "C.py::a")]
     [True, True, False, False]
@@ -365,7 +365,7 @@ def is_address(text: str) -> bool:
 
 
 def refuse_address(text: str) -> None:
-    """ConfigError for an address where a directory is wanted: it may be the mirror of a run."""
+    """Raise ConfigError for an address in place of a directory. It may be the mirror of a run."""
     if is_address(text):
         url = re.sub(":/+", "://", text, count=1)
         raise ConfigError(f"{url} is no directory: to read its run, areal-sdk fetch {url}")

@@ -24,7 +24,7 @@ Span = tuple[str, str]
 _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
 MANY = 1e6
-"""The reward from which on its digits are counted and not shown."""
+"""Reward from which the number of its digits is shown in place of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def still_line(state: RunStatus) -> str:
 
 
 def curve(values: Sequence[float | None], *, width: int = CURVE_WIDTH, bars: str = BARS) -> str:
-    """`values` as one bar each; of more than `width` values, neighbours are averaged.
+    """`values` as one bar each. If there are more than `width`, neighbours are averaged.
 
     >>> curve([0.0, 0.5, 1.0])
     '▁▅█'
@@ -165,7 +165,7 @@ class StatusWriter(Protocol):
 
     @property
     def repaints(self) -> bool:
-        """Whether a status replaces the one before; else lines stay."""
+        """Whether a status replaces the status before; else lines stay."""
 
     def update(self, state: RunStatus) -> None: ...
 
@@ -216,8 +216,7 @@ class TerminalView:
             self._num_painted = 0
 
     def _write(self, text: str) -> None:
-        """Write, even if nobody may be there any more: a closed terminal, the end of a pipe. The
-        run directory has it all."""
+        """Write, and ignore a closed terminal or pipe. The run directory has everything."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
             self._stream.flush()

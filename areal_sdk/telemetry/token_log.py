@@ -1,11 +1,11 @@
 """The record of each token in training: one file a step, `tokens/step-000012.npz`.
 
-A step counts the tokens that its groups train. A file has a column for each number that the trainer knows of a token, one
-value for each counted token, in the order of `StepTokens.sequences`. `numpy.load` opens it too: the column `about` is JSON.
+A step counts the tokens that its groups train. A file has a column for each kind of number, with one value for each
+counted token, in the order of `StepTokens.sequences`. `numpy.load` opens it too: the column `about` is JSON.
 
-Numbers of the model are stored as distances of logprobs, in half precision: a relative 0.05 % of a distance is lost, and of
-a logprob that is 0.01 from the sampler's no more than 0.000005. A distance of 65,504 or more reads as infinite. Advantages
-are not rounded. A column that other columns give is left out.
+Numbers of the model are stored as distances of logprobs, in half precision: a relative 0.05 % of a distance is lost,
+and of a logprob that is 0.01 from the sampler's no more than 0.000005. A distance of 65,504 or more reads as
+infinite. Advantages are not rounded. A column that follows from other columns is left out.
 """
 
 import io
@@ -129,7 +129,7 @@ class CountedSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTokens:
-    """The tokens that a step counted, and what it made of them."""
+    """The record of the tokens that a step counted."""
 
     version: int
     """The version that the step began with."""
@@ -176,7 +176,7 @@ class StepTokens:
 
 
 _GIVEN = {"log_ratio": "train_minus_proximal", "log_weight": "proximal_minus_behaviour"}
-"""Columns that are left out where they are the same as another."""
+"""Columns that are left out if they equal another one."""
 
 
 def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -218,7 +218,7 @@ class TokenWriter:
         self._keep_bytes = keep_bytes
 
     def write(self, step: int, tokens: StepTokens) -> None:
-        """Write the file of `step`; one that is there is replaced."""
+        """Write the file of `step`, in place of an existing one."""
         if not self._keep_bytes:
             return
         path = file_of(self._directory, step)

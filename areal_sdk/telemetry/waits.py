@@ -43,7 +43,7 @@ class Wait:
 
 
 _AS_GOOD_AS_FOREVER_S = 7 * 86400.0
-"""A deadline further away than this is not shown: a run that serves callers waits without one."""
+"""Length of a deadline from which it is not shown: a run that serves callers practically waits without one."""
 
 
 def wait_length(waited_s: float, timeout_s: float) -> str:
@@ -100,7 +100,7 @@ def current_waits() -> list[Wait]:
 
 
 def note_waits(process: str, waits: Iterable[tuple[str, float, float]]) -> None:
-    """All waits of another process now, each as name, how long it has lasted, and deadline."""
+    """Note all waits of another process, each as its name, its duration so far, and its deadline."""
     now = time.monotonic()
     noted = [Wait(f"{process}: {name}", now - lasted, within) for name, lasted, within in waits]
     if noted:

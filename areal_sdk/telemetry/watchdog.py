@@ -1,11 +1,11 @@
 """Names the coroutine that blocks the event loop, while it blocks.
 
-One blocking call in one agent (`time.sleep`, `requests.get`, a long loop) stops the gateway and
-every other episode. The watchdog is a thread that asks the loop for a sign of life and, when none
-comes, looks at what the loop's thread is doing.
+One blocking call in one agent (`time.sleep`, `requests.get`, a long loop) stops the gateway and every other episode.
+The watchdog is a thread that asks the loop for a sign of life. If none comes, it looks at the stack of the loop's
+thread.
 
-A blocking client of the gateway deadlocks: it waits for the gateway, which runs on the loop that it
-blocks. Only the user can end that, so the warning says so.
+A blocking client of the gateway deadlocks: it waits for the gateway, which runs on the loop that it blocks. Only the
+user can end this, so the warning says so.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Copies of a run directory what its mirror lacks."""
+"""Copies the parts of a run directory that its mirror lacks."""
 
 import os
 import re
@@ -30,7 +30,7 @@ from areal_sdk.telemetry.mirror.store import Store
 from areal_sdk.telemetry.run_dir import RunDir
 
 _Stamp = tuple[object, ...]
-"""Stamp of a file, or of a directory's files. Another stamp means that something was written."""
+"""Stamp of a file, or of a directory's files. A different stamp means that something was written."""
 
 
 class Copier:
@@ -67,10 +67,10 @@ class Copier:
         return found + [key for key, path in self._books(grows=True) if self._is_new(path, key=key)]
 
     def copy(self, *, is_last: bool = False) -> bool:
-        """Copy what is new, and remove what the run directory has no more. Whether all was copied.
-
-        Files that still grow are copied with a checkpoint, or when they are the last. The books come before the
-        marker of a checkpoint: who resumes from it finds all that was written before it.
+        """Copy new parts, and remove parts that the run directory no longer has. Returns whether everything was
+        copied. Files that still grow are copied with a checkpoint, or at the end. Metrics and ledger are copied
+        before the marker of a checkpoint, so that a run that resumes from it finds everything that was written before
+        it.
         """
         self._check_is_writer()
         if self._has_leftovers:
@@ -91,7 +91,8 @@ class Copier:
             raise TakenOverError("the run goes on elsewhere, or another run has taken this mirror")
 
     def _newest_missing(self) -> Path | None:
-        """The newest checkpoint comes first: a mirror that is slower than the run holds one that is not old."""
+        """The newest checkpoint that the mirror lacks. It is copied first, so that a slow mirror does not hold only
+        old ones."""
         missing = [path for path in self._directories() if self._is_new(path, _stamp_of(path))]
         return max(missing, key=lambda path: _numbered(path.name), default=None)
 
@@ -112,7 +113,7 @@ class Copier:
         return stamp != () and self._copied.get(key) != stamp
 
     def _copy_directory(self, path: Path) -> None:
-        """Copy a checkpoint or exported weights, and then the marker that says so."""
+        """Copy a checkpoint or exported weights, and then the marker that it is whole."""
         stamp = _stamp_of(path)
         with _held(path) as held:
             whole = Whole.of(path.name, describe(held, files_below(held)))
@@ -163,7 +164,7 @@ class Copier:
             self._copied[key] = stamp
 
     def _forget_old(self) -> None:
-        """Remove what the run directory keeps no more, and what an interrupted copy has left."""
+        """Remove parts that the run directory no longer keeps, and leftovers of an interrupted copy."""
         self._check_is_writer()
         here = {path.name for path in self._directories()}
         there = names_there(self._store)
@@ -209,7 +210,7 @@ _FOLDER = re.compile(r"(?P<name>.+)\.[0-9a-f]{8}")
 
 @contextmanager
 def _held(path: Path) -> Iterator[Path]:
-    """The files of a directory, which stay until they are copied, also if the directory is removed meanwhile."""
+    """The files of a directory, held so that they can be copied even if the directory is removed meanwhile."""
     held = path.with_name(f".{path.name}.mirrored")
     shutil.rmtree(held, ignore_errors=True)
     try:

@@ -26,8 +26,8 @@ def fetch_run(
 ) -> RunDir:
     """The run at `store`, copied to `path`, which must not exist yet.
 
-    `choose` says which of the directories of `checkpoints` come along. Each of their files is compared with what was
-    written: `DamagedError` names the first that differs.
+    `choose` says which directories of `checkpoints` are copied. Each of their files is compared with its checksum:
+    `DamagedError` names the first that differs.
     """
     if path.exists():
         raise ConfigError(

@@ -12,21 +12,22 @@ from areal_sdk.telemetry.mirror.layout import TakenOverError
 logger = logging.getLogger(__name__)
 
 COPY_EVERY_S = 10.0
-"""Seconds between two copies of what grows: metrics, logs, episodes."""
+"""Seconds between two copies of growing files: metrics, logs, episodes."""
 LOOK_EVERY_S = 0.5
-"""A new checkpoint is noticed within this time."""
+"""Seconds within which a new checkpoint is noticed."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses before a mirror that failed is tried again."""
 SAY_AFTER_S = 1.0
 """Seconds that a run waits for its mirror before it says so."""
 NUM_NAMED = 5
-"""Number of missing parts that are named at most."""
+"""Maximum number of missing parts that are named."""
 FAILING_WITHIN_S = 60.0
 """Seconds that a run, at its end, waits for a mirror that fails."""
 
 
 class MirrorKeeper:
-    """Begins with `begin`. A mirror that fails is tried again after pauses; the user is told once."""
+    """Keeps the mirror of a run up to date after `begin`. A mirror that fails is tried again after pauses, and the
+    user is told once."""
 
     def __init__(self, copier: Copier, *, url: str, how_to_resume: str) -> None:
         self._copier = copier
@@ -34,7 +35,7 @@ class MirrorKeeper:
         self._how_to_resume = how_to_resume
         self._wake = threading.Event()
         self._is_whole = threading.Event()
-        """The mirror has all that there is, files that grow among them; or that was given up."""
+        """Set once the mirror has everything, growing files included, or once this was given up."""
         self._wants_all = False
         self._is_ending = False
         self._is_taken = False
@@ -48,7 +49,7 @@ class MirrorKeeper:
         self._thread.start()
 
     def catch_up(self, *, within_s: float) -> bool:
-        """Wait until the mirror has all that there is. False if it cannot get it in time."""
+        """Wait until the mirror has everything. Returns False if that is impossible in time."""
         if self._is_taken:
             return True
         self._is_whole.clear()
@@ -110,7 +111,7 @@ class MirrorKeeper:
                 self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """Return soon after a new checkpoint, or when it is time for what else was written."""
+        """Return soon after a new checkpoint, or when it is time to copy the growing files."""
         until = time.monotonic() + COPY_EVERY_S
         while time.monotonic() < until and not self._copier.has_new_checkpoint():
             if self._wake.wait(LOOK_EVERY_S):

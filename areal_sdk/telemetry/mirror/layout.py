@@ -79,7 +79,7 @@ def names_there(store: Store) -> list[str]:
 
 
 class TakenOverError(Exception):
-    """Another run, or this run on another machine, writes to the mirror now."""
+    """The mirror was taken over: another run, or this run on another machine, writes to it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Sign:
         return json.dumps({"id": self.id, "writer": self.writer, "before": self.before}).encode()
 
     def may_follow(self, there: "Sign") -> bool:
-        """Whether who has this sign was the last to write where `there` is."""
+        """Whether the owner of this sign was the last writer of the mirror with the sign `there`."""
         return there.id == self.id and there.writer in (self.writer, self.before)
 
 
@@ -117,5 +117,5 @@ def read_sign(store: Store) -> Sign | None:
 
 
 def is_mirror(run: str | Path) -> bool:
-    """Whether it names the mirror of a run, and no run directory."""
+    """Whether `url` names the mirror of a run and not a run directory."""
     return is_address(str(run)) or (Path(run) / SIGN).is_file()
