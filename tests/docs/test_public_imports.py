@@ -42,6 +42,12 @@ def test_plugins_may_import_the_contracts_and_nothing_else() -> None:
     assert {"areal_sdk", *contract["source_modules"]} == set(listed["root_packages"])
 
 
+def test_the_core_may_import_no_package_but_where_a_setting_asks_for_it() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (one for one in listed["contracts"] if one["name"].startswith("the core runs"))
+    assert {"areal_sdk", *contract["forbidden_modules"]} == set(listed["root_packages"])
+
+
 def test_the_page_of_public_names_lists_the_contracts() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     table = text.partition("## What is stable")[2].partition("The promise:")[0]

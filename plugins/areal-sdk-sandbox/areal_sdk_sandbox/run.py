@@ -206,8 +206,10 @@ def why_not_isolated() -> str:
 
 
 async def _found_bubblewrap() -> tuple[str | None, str]:
-    """The result of `_find_bubblewrap` from a thread of its own, since user code may hold all threads of the
-    loop's pool."""
+    """The result of `_find_bubblewrap`. The first call tries it in a thread of its own, since user code may hold
+    all threads of the loop's pool."""
+    if _find_bubblewrap.cache_info().currsize:
+        return _find_bubblewrap()
     pool = ThreadPoolExecutor(1, thread_name_prefix="find bubblewrap")
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, _find_bubblewrap)
