@@ -6,7 +6,7 @@ A condition compares fields with numbers, words and texts, and joins comparisons
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NoReturn, get_args, get_type_hints
@@ -87,9 +87,7 @@ class _Parser:
         """A node that holds or does not."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(value) for value in node.values]
-            if isinstance(node.op, ast.And):
-                return lambda episode: all(part(episode) for part in parts)
-            return lambda episode: any(part(episode) for part in parts)
+            return _all(parts) if isinstance(node.op, ast.And) else _any(parts)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self.truth(node.operand)
             return lambda episode: not inner(episode)
@@ -106,7 +104,7 @@ class _Parser:
             self._link(left, op, right)
             for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
         ]
-        return lambda episode: all(link(episode) for link in links)
+        return links[0] if len(links) == 1 else _all(links)
 
     def _link(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Condition:
         compare = {**_ORDER, **_EQUAL, **_INSIDE}.get(type(op))
@@ -133,7 +131,7 @@ class _Parser:
         if isinstance(node, ast.Name) and node.id in FIELDS:
             if FIELDS[node.id] is not kind:
                 self._mismatch(node.id, kind)
-            return lambda episode: getattr(episode, node.id)
+            return operator.attrgetter(node.id)
         value = self._constant(node)
         if value is not None and not _is_of(value, kind):
             if isinstance(value, str) and isinstance(node, ast.Name):
@@ -168,6 +166,27 @@ class _Parser:
             f"{part!r} in a condition: compare a field with a number or a word, and put other text "
             'in quotes (task_id == "a-1")'
         )
+
+
+# Loops in place of `all` and `any` with a generator: a condition is asked of every episode of a run.
+def _all(parts: Sequence[Condition]) -> Condition:
+    def holds(episode: EpisodeSummary) -> bool:
+        for part in parts:  # noqa: SIM110
+            if not part(episode):
+                return False
+        return True
+
+    return holds
+
+
+def _any(parts: Sequence[Condition]) -> Condition:
+    def holds(episode: EpisodeSummary) -> bool:
+        for part in parts:  # noqa: SIM110
+            if part(episode):
+                return True
+        return False
+
+    return holds
 
 
 def _is_of(value: object, kind: type) -> bool:

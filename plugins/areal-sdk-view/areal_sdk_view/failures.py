@@ -14,9 +14,10 @@ RARE = 0.002
 RARE_TEXT = "(rare texts)"
 EXAMPLES = 5
 BINS = 24
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
-_QUOTED = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"")
-_PATH = re.compile(r"(?:/[\w.\-]+){2,}")
+_BY_CHANCE = re.compile(
+    r"(?P<said>'[^']{0,200}'|\"[^\"]{0,200}\"|(?:/[\w.\-]+){2,})|0x[0-9a-f]+|\d+(?:\.\d+)?"
+)
+"""Quotes and paths, and numbers."""
 
 
 def group(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
@@ -87,5 +88,4 @@ def normalised(text: str) -> str:
     >>> normalised("KeyError: 'alpha7' in /tmp/run/agent.py line 31")
     'KeyError: … in … line #'
     """
-    text = _PATH.sub("…", _QUOTED.sub("…", text))
-    return _NUMBER.sub("#", text)[:120]
+    return _BY_CHANCE.sub(lambda found: "…" if found["said"] else "#", text)[:120]

@@ -5,7 +5,7 @@ import { forget } from "./colours.js";
 import { compare } from "./compare.js";
 import { h, link, replace, say } from "./dom.js";
 import { go, href, parse } from "./route.js";
-import { run } from "./run.js";
+import { forgetRun, run } from "./run.js";
 import { runs } from "./runs.js";
 
 const PAGES = { runs, run, compare };
@@ -41,6 +41,7 @@ async function show() {
 function follow(name) {
   if (name === streamed) return;
   closeStream();
+  forgetRun(); // nobody told of its changes meanwhile
   streamed = name;
   closeStream = listen(name, { onChanged: changed, onView: open });
 }

@@ -17,9 +17,17 @@ const TABS = { curves, episodes, tasks, failures, lanes, settings };
 const PLACES = { ...TABS, episode, group: siblings, task };
 const TAB_OF = { episode: "episodes", group: "episodes", task: "tasks" };
 
+/** The run of the last place. It changes when its files do, and then the stream says so. */
+let known = null;
+
+export function forgetRun() {
+  known = null;
+}
+
 export async function run(root, [name, place = "curves", ...rest], query) {
   if (!(place in PLACES)) throw new Error(`a run has no ${place}; it has ${Object.keys(TABS).join(", ")}`);
-  let about = await ofRun(name);
+  if (known?.name !== name) known = { name, about: await ofRun(name) };
+  let { about } = known;
   const head = h("div");
   const body = h("div");
   replace(root, head, body);
@@ -53,6 +61,7 @@ export async function run(root, [name, place = "curves", ...rest], query) {
     refresh: async () => {
       if (isExported()) return;
       about = await ofRun(name);
+      known = { name, about };
       draw();
       await inner.refresh?.(about);
     },
