@@ -28,7 +28,7 @@ export async function curves(root, { run, about, query }) {
     const common = { events: marks, xLabel: AXES[state.axis], smooth: state.smooth, range: state.range, log: state.log, onZoom: zoom };
     const points = (name) => (columns[name] ?? []).map((y, n) => [xs[n], y]).filter(([x]) => x !== null);
     const panel = ({ title, series: parts }, height) => chart({ ...common, title, height, href: href(["run", run, "curves"], { ...Object.fromEntries(parse().query), panel: title }), lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name) })) });
-    const held = measured(events.evaluations, place, common);
+    const held = measured(events.evaluations, place, { ...common, range: state.range ?? [0, xs.at(-1) ?? 1] });
     const first = events.panels.filter((one) => FIRST.includes(one.title)).map((one) => panel(one, 230));
     const more = events.names.filter((name) => asked.names && name in columns && !events.panels.some((one) => one.series.some((part) => part.name === name)))
       .map((name) => panel({ title: name, series: [{ name, label: name.split("/").at(-1) }] }, 140));

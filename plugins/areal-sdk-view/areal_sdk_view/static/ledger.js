@@ -20,7 +20,7 @@ export function ledger(run, books) {
   const tall = HEIGHT - 10;
   const total = Math.max(1, books.started);
   const heights = parts.map((part) => Math.max(LEAST, (part.num / total) * tall));
-  const height = heights.reduce((sum, one) => sum + Math.max(one, GAP), 0) + GAP;
+  const height = Math.max(HEIGHT, heights.reduce((sum, one) => sum + Math.max(one, GAP), 10));
   let from = 5;
   let to = 5;
   const drawn = parts.map((part, n) => {
@@ -42,7 +42,7 @@ export function ledger(run, books) {
       : s("g", {}, s("title", {}, what), picture);
   });
   return h("div", {},
-    s("svg", { viewBox: `0 0 ${WIDTH} ${Math.max(height, HEIGHT)}`, width: "100%", role: "img", "aria-label": `${count(books.started)} episodes started; ${parts.map((part) => `${part.name} ${count(part.num)}`).join(", ")}` },
+    s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": `${count(books.started)} episodes started; ${parts.map((part) => `${part.name} ${count(part.num)}`).join(", ")}` },
       s("rect", { x: 0, y: 5, width: BAR, height: tall, fill: colour("dim"), rx: 2 }), drawn),
     h("p", { class: "dim" }, `started ${count(books.started)} = ${parts.map((part) => `${part.name} ${count(part.num)}`).join(" + ")}`));
 }

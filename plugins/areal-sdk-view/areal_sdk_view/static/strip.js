@@ -51,6 +51,7 @@ export async function strip(run, episode, { shading, at }) {
       made.append(span);
     }
     chunk.append(made);
+    chunk.removeAttribute("style");
   }
 
   const watcher = new IntersectionObserver((seen) => seen.forEach((one) => one.isIntersecting && paint(one.target)), { rootMargin: "600px" });
