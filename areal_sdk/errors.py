@@ -8,6 +8,7 @@
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
     + UnsupportedSchemaError: the engine cannot enforce the request's JSON schema; the request's fault
     + StaleWeightsError: an engine serves a version that the trainer did not publish
+  - MalformedCallError (also ValueError): text that looks like a tool call is none; the text stays content
   - ProcessError: a child process could not start, or failed a call
     + ChildDiedError: the child exited, was killed, or its connection broke
     + CallTimeoutError: the child did not answer before the call's deadline
@@ -87,6 +88,10 @@ class UnsupportedSchemaError(EngineError):
 
 class StaleWeightsError(EngineError):
     """An engine serves weights that the trainer did not publish."""
+
+
+class MalformedCallError(ArealError, ValueError):
+    """Text between the tags of a tool call is not a call. The text stays in the message."""
 
 
 class ProcessError(ArealError):

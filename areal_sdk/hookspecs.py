@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from areal_sdk.environment import Environment
     from areal_sdk.launcher import Launcher
     from areal_sdk.reward import RewardFn
+    from areal_sdk.tool_calls import ToolFormat
     from areal_sdk.trainer import Trainer
 
 PROJECT = "areal_sdk"
@@ -79,6 +80,13 @@ def register_datasets(register: "Register[Callable[[str], Iterable[Task]]]") -> 
 @hookspec
 def register_algorithms(register: "Register[Callable[..., object]]") -> None:
     """`register(name, preset)` for each algorithm: `algorithm.name = "..."`, `[algorithm.name]`."""
+
+
+@hookspec
+def register_tool_formats(register: "Register[ToolFormat]") -> None:
+    """`register(name, tool_format)` for each form in which models write tool calls: `gateway.tool_format`. A chat
+    template that speaks a registered format finds it by itself.
+    """
 
 
 @hookspec

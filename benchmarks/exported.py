@@ -25,7 +25,7 @@ from agents.plain_calculator import rows
 from aiohttp import web
 from tables import table, write_section
 
-from areal_sdk.gateway.tool_calls.parser import ToolCall
+from areal_sdk.tool_calls import ToolCall
 from areal_sdk.gateway.tool_calls.plain import PlainCalls
 
 ROOT = Path(__file__).parents[1]

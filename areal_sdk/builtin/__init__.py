@@ -11,6 +11,7 @@ from areal_sdk.trainer import Trainer
 
 if TYPE_CHECKING:
     from areal_sdk.launcher import OpenLauncher
+    from areal_sdk.tool_calls import ToolFormat
 
 ADDRESS_ENGINE = "sglang"
 """The engine of servers that are named by address alone (`engine.name = "http://..."`)."""
@@ -36,6 +37,17 @@ ALGORITHMS = {
 }
 """The names that users write, and the presets that they name."""
 
+TOOL_FORMATS = {
+    "glm": "native:GLM",
+    "qwen_coder": "native:QWEN_CODER",
+    "deepseek": "native:DEEPSEEK",
+    "mistral": "native:MISTRAL",
+    "hermes": "native:HERMES",
+    "llama": "native:LLAMA",
+    "plain": "plain:PLAIN",
+}
+"""The tool-call formats in the order in which a chat template is matched with them."""
+
 
 @hookimpl
 def register_rewards(register: Register[RewardFn]) -> None:
@@ -53,6 +65,12 @@ def register_agents(register: "Register[AgentLike | type]") -> None:
 def register_algorithms(register: Register[Callable[..., object]]) -> None:
     for name, preset in ALGORITHMS.items():
         register(name, f"areal_sdk.algorithms.presets:{preset}")
+
+
+@hookimpl
+def register_tool_formats(register: "Register[ToolFormat]") -> None:
+    for name, where in TOOL_FORMATS.items():
+        register(name, f"areal_sdk.gateway.tool_calls.{where}")
 
 
 @hookimpl

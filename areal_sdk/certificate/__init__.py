@@ -1,7 +1,7 @@
 """Certificates of token exactness: are a model's samples trained exactly as they were sampled?"""
 
 from areal_sdk.certificate.findings import Certificate, TokenFinding
-from areal_sdk.certificate.issue import certify, is_certified, keep, warning
+from areal_sdk.certificate.issue import certify, format_in_key, is_certified, keep, warning
 from areal_sdk.certificate.replay import (
     Transcript,
     TranscriptRequest,
@@ -15,6 +15,7 @@ __all__ = [
     "TranscriptRequest",
     "Transcript",
     "certify",
+    "format_in_key",
     "is_certified",
     "keep",
     "read_transcript",

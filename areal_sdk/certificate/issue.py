@@ -18,33 +18,44 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tool_calls import FORMATS
 from areal_sdk.models.cache import Cache
 from areal_sdk.telemetry.files import to_json, write_atomically
+from areal_sdk.tool_calls import ToolFormat
 
 
 def certify(
     directory: Path,
     *,
     transcripts: Iterable[Transcript] | None = None,
-    tool_format: str | None = None,
+    tool_format: ToolFormat | None = None,
+    formats: Iterable[ToolFormat] = tuple(FORMATS.values()),
 ) -> Certificate:
     """Whether conversations of this model can be trained exactly as they were sampled.
 
-    `tool_format` is the run's `gateway.tool_format`, where it overrules the template.
+    `tool_format` is the run's `gateway.tool_format`, where it overrules the template. `formats` are those that
+    the template may speak.
     """
     played = tuple(recorded() if transcripts is None else transcripts)
-    key = content_key(directory, tool_format=tool_format)
-    return Certificate(key, tuple(_findings(directory, played, tool_format)))
+    named = None if tool_format is None else tool_format.name
+    try:
+        model = ChatModel.load(directory, tool_format=tool_format, formats=formats)
+    except ConfigError as exc:
+        failure = failed("loads", str(exc), "correct the files of the model")
+        return Certificate(content_key(directory, tool_format=named), (failure,))
+    key = content_key(directory, tool_format=format_in_key(model.renderer, named))
+    return Certificate(key, tuple(_findings(directory, model, played)))
+
+
+def format_in_key(renderer: Renderer, named: str | None) -> str | None:
+    """The tool format that a certificate depends on beside the model's files: one that was named, or is a plugin's."""
+    found = renderer.tool_format.name
+    return found if named is not None or found not in FORMATS else None
 
 
 def _findings(
-    directory: Path, transcripts: Iterable[Transcript], tool_format: str | None
+    directory: Path, model: ChatModel, transcripts: Iterable[Transcript]
 ) -> Iterator[TokenFinding]:
-    try:
-        model = ChatModel.load(directory, tool_format=tool_format)
-    except ConfigError as exc:
-        yield failed("loads", str(exc), "correct the files of the model")
-        return
     yield ok("loads", f"tool calls: {model.renderer.tool_format.name}")
     try:
         yield from probe(model)

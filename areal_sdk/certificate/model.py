@@ -1,5 +1,6 @@
 """The parts of a model that decide its tokens, read from its directory. No weights, no torch."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -11,6 +12,8 @@ import orjson
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.tool_calls import FORMATS
+from areal_sdk.tool_calls import ToolFormat
 
 CHECKS = 2
 """Version of the checks. Raise it when the checks, or the replay, change: older certificates then
@@ -41,7 +44,13 @@ class ChatModel:
     """Rows of the embedding; None if the directory does not tell."""
 
     @classmethod
-    def load(cls, directory: Path, *, tool_format: str | None = None) -> "ChatModel":
+    def load(
+        cls,
+        directory: Path,
+        *,
+        tool_format: ToolFormat | None = None,
+        formats: Iterable[ToolFormat] = tuple(FORMATS.values()),
+    ) -> "ChatModel":
         tokenizer = Tokenizer.load(directory)
         template = ChatTemplate.load(directory, clock=lambda: TODAY)
         config = _read(directory / "config.json")
@@ -50,7 +59,7 @@ class ChatModel:
         return cls(
             tokenizer,
             template,
-            Renderer(tokenizer, template, tool_format=tool_format),
+            Renderer(tokenizer, template, tool_format=tool_format, formats=formats),
             _stop_ids(directory, tokenizer),
             size if isinstance(size, int) else None,
         )

@@ -15,7 +15,7 @@ from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
-from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.tool_calls import ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.types import ForkReason, Message, Tool
 
 _RECORDED = Path(__file__).with_name("transcripts")

@@ -29,7 +29,6 @@ _SHOWN = 24
 @click.option(
     "--tool-format",
     metavar="NAME",
-    callback=lambda context, option, name: _known_format(name),
     help="Format of tool calls, as gateway.tool_format; default: the template's.",
 )
 @click.option("--json", "as_json", is_flag=True)
@@ -44,11 +43,16 @@ def check_model(
     """
     from areal_sdk.certificate import certify, keep, read_transcript, recorded
     from areal_sdk.models import resolve_model
+    from areal_sdk.plugins import load_plugins
 
+    formats = load_plugins().tool_formats
+    named = None if tool_format is None else formats.get(tool_format)
     local = Path(model).expanduser()
     directory = local if local.is_dir() else resolve_model(model, weights=False)
     played = (*recorded(), *map(read_transcript, transcripts))
-    certificate = certify(directory, transcripts=played, tool_format=tool_format)
+    certificate = certify(
+        directory, transcripts=played, tool_format=named, formats=formats.in_order()
+    )
     keep(certificate)
     if as_json:
         from areal_sdk.telemetry.files import to_json
@@ -61,14 +65,6 @@ def check_model(
             click.echo(line)
     if not certificate.is_certified:
         raise SystemExit(1)
-
-
-def _known_format(name: str | None) -> str | None:
-    from areal_sdk.gateway.tool_calls import FORMATS
-
-    if name is not None and name not in FORMATS:
-        raise click.BadParameter(f"{name!r} is not one of {', '.join(sorted(FORMATS))}")
-    return name
 
 
 def _lines(model: str, certificate: "Certificate") -> Iterator[str]:

@@ -112,7 +112,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     make_trainer(
         config, model_dir, plugins=plugins, preset=preset, log_dir=Path(), say=logger.warning
     )
-    model = check_chats(config, model_dir)
+    model = check_chats(config, model_dir, plugins)
     objective, notes = _objective(config, model)
     config = _with_steps(config, len(objective.rows))
     program = None

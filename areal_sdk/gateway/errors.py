@@ -103,10 +103,6 @@ class TooManyTokensError(ArealError):
         self.num_tokens = num_tokens
 
 
-class MalformedCallError(ArealError, ValueError):
-    """Text between the tags of a tool call is not a call. It stays in the message as text."""
-
-
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The error of a request that is not accepted. The message names the field."""
     return ApiError(400, message, param=param, code=code)

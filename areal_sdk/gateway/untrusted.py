@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from areal_sdk.tool_calls import MAX_DEPTH, is_too_deep
+
 T = TypeVar("T")
 
 LARGE = 32_768
@@ -159,11 +161,6 @@ def _num_marks(raw: bytes, mark: bytes) -> int:
 
 _QUOTE = ord('"')
 
-MAX_DEPTH = 200
-"""Maximum depth of a caller's value. The levels up to 254 are left for the objects that hold the value."""
-
-_WRITTEN_DEPTH = 254
-
 
 def loads(text: bytes | str) -> Any:
     """The value. `orjson.JSONDecodeError` if the text is not JSON, or too deep.
@@ -182,14 +179,3 @@ def loads(text: bytes | str) -> Any:
     if opened > MAX_DEPTH and is_too_deep(value):
         raise orjson.JSONDecodeError(f"it is nested deeper than {MAX_DEPTH} levels", "", 0)
     return value
-
-
-def is_too_deep(value: Any) -> bool:
-    """Whether a JSON value has more than `MAX_DEPTH` levels."""
-    for _ in range(_WRITTEN_DEPTH - MAX_DEPTH):
-        value = [value]
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        return True
-    return False

@@ -55,7 +55,8 @@ async def run_server(
     say: Callable[[str], None],
 ) -> None:
     """Serve, say where, and run until cancelled. With a run directory, keep every session in it."""
-    if doubt := certificate.warning(model.directory, tool_format=config.gateway.tool_format):
+    named = certificate.format_in_key(model.renderer, config.gateway.tool_format)
+    if doubt := certificate.warning(model.directory, tool_format=named):
         say(doubt)
     async with AsyncExitStack() as stack:
         if run_dir is None:
@@ -75,7 +76,7 @@ async def run_server(
         gateway: Gateway | GatewayPool
         if config.serve.processes > 1:
             gateway = await stack.enter_async_context(
-                open_gateways(config, served, model_dir=model.directory, log_dir=log_dir, say=say)
+                open_gateways(config, served, model=model, log_dir=log_dir, say=say)
             )
             gateway.observe(recorder)
         else:

@@ -9,6 +9,7 @@ from areal_sdk.plugins.discovery import PluginSource, installed_plugins
 from areal_sdk.plugins.loading import PluginReport, Plugins, Status, load_plugins
 from areal_sdk.plugins.observers import Observers
 from areal_sdk.plugins.registry import Registry
+from areal_sdk.plugins.tool_formats import ToolFormats
 
 __all__ = [
     "Observers",
@@ -18,6 +19,7 @@ __all__ = [
     "Plugins",
     "Registry",
     "Status",
+    "ToolFormats",
     "installed_plugins",
     "list_options",
     "load_plugins",

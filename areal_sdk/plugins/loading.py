@@ -35,6 +35,7 @@ from areal_sdk.plugins.discovery import (
 )
 from areal_sdk.plugins.observers import Observers
 from areal_sdk.plugins.registry import Registry
+from areal_sdk.plugins.tool_formats import ToolFormats, not_a_tool_format
 from areal_sdk.process.user_code import load_user_module
 from areal_sdk.reward import RewardFn
 from areal_sdk.trainer import Trainer, TrainerSetup
@@ -101,6 +102,7 @@ class Plugins:
         )
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
+        self.tool_formats = ToolFormats("tool_format", check=not_a_tool_format, absent=absent)
         self.observers = Registry[type]("observer", check=not_an_observer, absent=absent)
         self.commands: Registry[click.Command] = Registry("command", absent=absent)
         self.notify = Observers(self._pluggy)
@@ -297,6 +299,7 @@ class Plugins:
             self.launchers,
             self.datasets,
             self.algorithms,
+            self.tool_formats,
             self.observers,
             self.commands,
         ]

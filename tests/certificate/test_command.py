@@ -12,6 +12,7 @@ from areal_sdk.certificate import TokenFinding, is_certified, warning
 from areal_sdk.certificate.findings import Severity
 from areal_sdk.cli.certificate import token_diff
 from areal_sdk.cli.doctor import doctor
+from areal_sdk.errors import ConfigError
 from tests.gateway.model_dirs import make_model_dir
 
 
@@ -112,8 +113,9 @@ def test_a_format_that_is_named_is_the_only_one_that_is_certified(silent: Path) 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(silent: Path) -> None:
     unknown = CliRunner().invoke(doctor, ["model", str(silent), "--tool-format", "lama"])
-    assert unknown.exit_code == 2
-    assert "hermes" in unknown.output
+    assert isinstance(unknown.exception, ConfigError), unknown.output
+    assert "unknown tool_format 'lama'; known: " in str(unknown.exception)
+    assert "did you mean 'llama'?" in str(unknown.exception)
 
 
 def test_a_diff_begins_a_little_before_the_difference_and_cannot_steer_a_terminal() -> None:

@@ -8,7 +8,7 @@ import areal_sdk
 from tests.docs.blocks import ROOT, blocks
 
 CONTRACTS = {
-    *("agent", "environment", "reward", "engine", "trainer", "launcher", "join"),
+    *("agent", "environment", "reward", "engine", "tool_calls", "trainer", "launcher", "join"),
     *("types", "trajectory", "errors", "hookspecs", "options"),
     *("algorithms", "flow", "records", "settings", "testing"),
 }

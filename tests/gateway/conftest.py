@@ -7,6 +7,7 @@ import pytest
 
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tool_calls import FORMATS
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir
 
@@ -34,7 +35,8 @@ async def start_gateway(model_dirs: dict[str, Path]) -> AsyncIterator[StartGatew
             **options: Any,
         ) -> tuple[Gateway, ScriptedEngine]:
             engine = engine_class(script, model_dir=model_dirs[shape], max_context=max_context)
-            renderer = Renderer.load(model_dirs[shape], tool_format=tool_format)
+            named = None if tool_format is None else FORMATS[tool_format]
+            renderer = Renderer.load(model_dirs[shape], tool_format=named)
             gateway = Gateway(engine, renderer=renderer, model_name="policy", **options)
             await gateway.start()
             stack.push_async_callback(gateway.aclose)

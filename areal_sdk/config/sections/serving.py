@@ -13,8 +13,6 @@ from areal_sdk.config.sections.base import IdleIf, Port, Positive, Seconds, Sect
 if TYPE_CHECKING:
     from areal_sdk.config.root import Config
 
-ToolFormatName = Literal["hermes", "qwen_coder", "glm", "llama", "mistral", "deepseek", "plain"]
-
 
 class GatewaySection(Section):
     """The OpenAI-compatible endpoint."""
@@ -31,8 +29,9 @@ class GatewaySection(Section):
     """Port to listen on; 0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
     """The gateway's admin key; default: made up at start-up. It is never stored in the run."""
-    tool_format: ToolFormatName | None = None
-    """Format of the model's tool calls; default: the format of its chat template."""
+    tool_format: str | None = None
+    """Format of the model's tool calls: `hermes`, `qwen_coder`, `glm`, `llama`, `mistral`, `deepseek`, `plain`, or a
+    plugin's. Default: the format of its chat template."""
     unknown_fields: Literal["refuse", "note"] = "refuse"
     """Fields of a request that the gateway cannot honour: `refuse` the request with a 400, or leave the
     field out and `note` it in the session."""

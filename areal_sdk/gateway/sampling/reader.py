@@ -16,7 +16,8 @@ from areal_sdk.gateway.sessions.prefixes import agreements
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
 from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
-from areal_sdk.gateway.tool_calls.parser import PlainText, ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.gateway.tool_calls.reasoning import PlainText
+from areal_sdk.tool_calls import ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.untrusted import is_too_deep, loads
+from areal_sdk.gateway.untrusted import loads
+from areal_sdk.tool_calls import is_too_deep
 from areal_sdk.types import Message
 
 _LONG_NUMBER = re.compile(r"\d{19}")

@@ -6,14 +6,13 @@ the answer itself, because the tokens of the answer are the sampled tokens.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.template_traits import (
@@ -26,7 +25,9 @@ from areal_sdk.gateway.tokens.template_traits import (
 )
 from areal_sdk.gateway.tokens.tokenizer import BREAKER, Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format, weave
-from areal_sdk.gateway.tool_calls.parser import Parser, PlainText, Reasoning, ToolFormat
+from areal_sdk.gateway.tool_calls.plain import PLAIN
+from areal_sdk.gateway.tool_calls.reasoning import PlainText, Reasoning
+from areal_sdk.tool_calls import Parser, ToolFormat
 from areal_sdk.types import Message, Tool
 
 _SENTINEL = "\ufdd2"
@@ -57,19 +58,22 @@ class Renderer:
     """Renders one model's chats."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, *, tool_format: str | None = None
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        tool_format: ToolFormat | None = None,
+        formats: Iterable[ToolFormat] = tuple(FORMATS.values()),
     ) -> None:
-        """`tool_format` overrules what the template's source says about how it writes calls."""
+        """`tool_format` overrules the template, whose source otherwise says which of `formats` it writes."""
         self.tokenizer = tokenizer
         self._template = template
         self._traits = TemplateTraits.of(template)
         self._added_ids = frozenset(tokenizer.added.values())
         self.weaves_tools = not (self._traits.writes_calls and self._traits.describes_tools)
-        self.tool_format = (
-            _format_named(tool_format or "plain")
-            if tool_format or self.weaves_tools
-            else choose_format(template.source)
-        )
+        if tool_format is None:
+            tool_format = PLAIN if self.weaves_tools else choose_format(template.source, formats)
+        self.tool_format = tool_format
         self.shown = frozenset(
             tokenizer.added[text] for text in self.tool_format.shown if text in tokenizer.added
         )
@@ -86,10 +90,16 @@ class Renderer:
         self._disarm = self._defuse
 
     @classmethod
-    def load(cls, model_dir: Path, *, tool_format: str | None = None) -> "Renderer":
+    def load(
+        cls,
+        model_dir: Path,
+        *,
+        tool_format: ToolFormat | None = None,
+        formats: Iterable[ToolFormat] = tuple(FORMATS.values()),
+    ) -> "Renderer":
         """The renderer of the model in `model_dir`; ConfigError without a template or a tokenizer."""
         template = ChatTemplate.load(model_dir)
-        return cls(Tokenizer.load(model_dir), template, tool_format=tool_format)
+        return cls(Tokenizer.load(model_dir), template, tool_format=tool_format, formats=formats)
 
     def parser(self, tools: Sequence[Tool], *, opens_reasoning: bool) -> Parser:
         """Reads one completion of a request with these tools."""
@@ -289,9 +299,3 @@ def _open(text: str, opening: str) -> tuple[str, bool]:
     if not opening:
         return text, opens_reasoning
     return (f"{text}\n</think>\n\n" if opens_reasoning else text) + opening, False
-
-
-def _format_named(name: str) -> ToolFormat:
-    if name not in FORMATS:
-        raise ConfigError(f"unknown tool format {name!r}; known: {', '.join(sorted(FORMATS))}")
-    return FORMATS[name]

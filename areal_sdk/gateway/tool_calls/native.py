@@ -16,15 +16,9 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.errors import MalformedCallError
-from areal_sdk.gateway.tool_calls.parser import (
-    Event,
-    TaggedCalls,
-    TextDelta,
-    ToolCall,
-    ToolFormat,
-)
+from areal_sdk.errors import MalformedCallError
 from areal_sdk.gateway.untrusted import loads
+from areal_sdk.tool_calls import Event, TaggedCalls, TextDelta, ToolCall, ToolFormat
 from areal_sdk.types import Tool
 
 
@@ -212,7 +206,7 @@ def _glm_decode(
         for match in argument.finditer(body, head.end())
         for key in (match["key"].strip(),)
     }
-    return [_make_call(head["name"].strip(), arguments)]
+    return [ToolCall.of(head["name"].strip(), arguments)]
 
 
 def _glm_parser(tools: Sequence[Tool]) -> TaggedCalls:
@@ -258,13 +252,7 @@ def _as_call(value: Any) -> ToolCall:
         arguments = _parse_json(arguments)
     if not isinstance(arguments, dict):
         raise MalformedCallError("the arguments are not an object")
-    return _make_call(value["name"], arguments)
-
-
-def _make_call(name: str, arguments: dict[str, Any]) -> ToolCall:
-    if not name:
-        raise MalformedCallError("a call without a name")
-    return ToolCall(name, orjson.dumps(arguments).decode())
+    return ToolCall.of(value["name"], arguments)
 
 
 def _declared_types(tools: Sequence[Tool], name: str) -> dict[str, object]:

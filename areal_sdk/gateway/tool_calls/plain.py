@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.gateway.errors import MalformedCallError
-from areal_sdk.gateway.tool_calls.parser import Content, Event, ToolCall, ToolFormat
-from areal_sdk.gateway.untrusted import is_too_deep
+from areal_sdk.errors import MalformedCallError
+from areal_sdk.tool_calls import Content, Event, ToolCall, ToolFormat, is_too_deep
 from areal_sdk.types import Message, Tool
 
 _TEMPLATE = Path(__file__).with_name("plain.jinja")

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.untrusted import is_too_deep, loads
+from areal_sdk.gateway.untrusted import loads
 from areal_sdk.gateway.upstream.request import (
     assistant_message,
     make_message,
@@ -16,6 +16,7 @@ from areal_sdk.gateway.upstream.request import (
     message_of_items,
 )
 from areal_sdk.gateway.wire.http import without_surrogates
+from areal_sdk.tool_calls import is_too_deep
 from areal_sdk.types import FinishReason, Message
 
 _LONGEST_INTEGER = 18

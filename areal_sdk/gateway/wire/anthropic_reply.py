@@ -9,10 +9,10 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
-from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta
 from areal_sdk.gateway.wire.anthropic_request import parse
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.reply import event
+from areal_sdk.tool_calls import ReasoningDelta, TextDelta
 from areal_sdk.types import FinishReason
 
 

@@ -15,7 +15,6 @@ from areal_sdk.gateway.sessions.canonical import check_message, check_text
 from areal_sdk.gateway.sessions.history import num_equal
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta
 from areal_sdk.gateway.wire.fields import (
     Fields,
     fingerprint,
@@ -36,6 +35,7 @@ from areal_sdk.gateway.wire.tools import (
     older_functions,
     without_function_calls,
 )
+from areal_sdk.tool_calls import ReasoningDelta, TextDelta
 from areal_sdk.types import Message
 
 _ACCEPTED = (

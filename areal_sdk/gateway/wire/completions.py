@@ -10,7 +10,6 @@ from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, Sample
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.tool_calls.parser import TextDelta
 from areal_sdk.gateway.wire.fields import (
     Fields,
     finish_reason,
@@ -20,6 +19,7 @@ from areal_sdk.gateway.wire.fields import (
     usage,
 )
 from areal_sdk.gateway.wire.reply import event
+from areal_sdk.tool_calls import TextDelta
 
 _DEFAULT_MAX_TOKENS = 16
 

@@ -26,7 +26,8 @@ from areal_sdk.loop.state import GOOD, good_checkpoint, latest_checkpoint, step_
 from areal_sdk.models import BUILT_IN, HUB_IDS, resolve_model
 from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype
-from areal_sdk.plugins import Plugins
+from areal_sdk.plugins import Plugins, ToolFormats
+from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.files import to_json, write_atomically
@@ -50,16 +51,35 @@ class FoundModel:
     directory: Path
     renderer: Renderer
     """Renderer of the model's chats. Reading the tokenizer takes time, so it is read once."""
+    tool_formats: ToolFormats
+    """The formats that the renderer chose from."""
+
+    @property
+    def tool_format(self) -> str:
+        """The reference of the format of tool calls, for another process to import."""
+        return self.tool_formats.reference(self.renderer.tool_format.name)
 
     def of(self, directory: Path, config: Config) -> "FoundModel":
         """The model in `directory`, which may be this one."""
         if directory == self.directory:
             return self
-        return FoundModel(directory, load_renderer(directory, config))
+        return found_model(directory, config, self.tool_formats)
 
 
-def load_renderer(directory: Path, config: Config) -> Renderer:
-    return Renderer.load(directory, tool_format=config.gateway.tool_format)
+def found_model(directory: Path, config: Config, formats: ToolFormats) -> FoundModel:
+    """The model in `directory`, and how the gateway writes and reads its chats."""
+    named = config.gateway.tool_format
+    renderer = Renderer.load(
+        directory,
+        tool_format=None if named is None else formats.get(named),
+        formats=formats.in_order(),
+    )
+    return FoundModel(directory, renderer, formats)
+
+
+def load_renderer(directory: str, tool_format: str) -> Renderer:
+    """The renderer of another process: `tool_format` is the reference of the format that it chose."""
+    return Renderer.load(Path(directory), tool_format=load_user_object(tool_format))
 
 
 def find_model(name: str) -> Path:
@@ -237,15 +257,15 @@ def find_trained_model(config: Config, *, plugins: Plugins, preset: PresetSpec) 
 
 def check_served(config: Config, directory: Path, plugins: Plugins) -> FoundModel:
     """The model in `directory`; ConfigError if the gateway or the engine would refuse it."""
-    model = check_chats(config, directory)
+    model = check_chats(config, directory, plugins)
     check_engine_serves(config, directory, plugins)
     return model
 
 
-def check_chats(config: Config, directory: Path) -> FoundModel:
+def check_chats(config: Config, directory: Path, plugins: Plugins) -> FoundModel:
     """The model in `directory`; ConfigError if the gateway would refuse it. No engine is asked."""
     check_speaks(directory)
-    return FoundModel(directory, load_renderer(directory, config))
+    return found_model(directory, config, plugins.tool_formats)
 
 
 def whose_weights(model_dir: Path) -> str:

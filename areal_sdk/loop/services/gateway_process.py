@@ -19,7 +19,7 @@ from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.server import check_host, reserve_port, url_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
-from areal_sdk.loop.plan.models import load_renderer
+from areal_sdk.loop.plan.models import FoundModel, load_renderer
 from areal_sdk.loop.services.gateway import callers_sampling, make_gateway, read_users
 from areal_sdk.loop.services.node import engine_client
 from areal_sdk.loop.shutdown import run_to_the_end
@@ -40,7 +40,7 @@ async def open_gateways(
     config: Config,
     engine: InferenceEngine,
     *,
-    model_dir: Path,
+    model: FoundModel,
     log_dir: Path,
     say: Callable[[str], None],
 ) -> AsyncIterator[GatewayPool]:
@@ -74,7 +74,8 @@ async def open_gateways(
             "directory": directory,
             "secret": secret.hex(),
             "size": size,
-            "model_dir": str(model_dir),
+            "model_dir": str(model.directory),
+            "tool_format": model.tool_format,
             "info": asdict(engine.info),
             "client": entrance.client,
         }
@@ -118,7 +119,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
         gateway = make_gateway(
             config,
             engine,
-            renderer=load_renderer(Path(args["model_dir"]), config),
+            renderer=load_renderer(args["model_dir"], args["tool_format"]),
             sampling=callers_sampling(config),
             users=users,
             membership=_membership(

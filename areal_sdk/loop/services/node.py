@@ -12,7 +12,7 @@ from typing import Any
 
 from areal_sdk.config import Config
 from areal_sdk.engine import EngineClient, EngineEntrance, EngineInfo
-from areal_sdk.loop.plan.models import load_renderer
+from areal_sdk.loop.plan.models import FoundModel, load_renderer
 from areal_sdk.loop.plan.program import Program, command_program
 from areal_sdk.loop.services.players import open_players
 from areal_sdk.loop.shutdown import run_to_the_end
@@ -34,7 +34,7 @@ def node_specs(
     config: Config,
     program: Program,
     *,
-    model_dir: Path,
+    model: FoundModel,
     rewards: Sequence[RewardSpec],
     log_dir: Path,
     info: EngineInfo,
@@ -45,7 +45,8 @@ def node_specs(
     common: dict[str, JSON] = {
         "config": config.model_dump(mode="json"),
         "agent": agent.as_json() if isinstance(agent, AgentSpec) else None,
-        "model_dir": str(model_dir),
+        "model_dir": str(model.directory),
+        "tool_format": model.tool_format,
         "rewards": [asdict(reward) for reward in rewards],
         "info": asdict(info),
         "client": entrance.client,
@@ -87,7 +88,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
                 config,
                 agent,
                 engine,
-                renderer=load_renderer(Path(args["model_dir"]), config),
+                renderer=load_renderer(args["model_dir"], args["tool_format"]),
                 rewards=[RewardSpec(**reward) for reward in args["rewards"]],
                 log_dir=log_dir,
                 host=HOST,

@@ -131,9 +131,8 @@ async def open_services(
             await engine.start()  # it takes its room first: the ranks get what is left
             ranks = await choose_ranks(config, launcher, most=most_ranks, say=say)
         if learns is not None:
-            if doubt := certificate.warning(
-                model.directory, tool_format=config.gateway.tool_format
-            ):
+            named = certificate.format_in_key(model.renderer, config.gateway.tool_format)
+            if doubt := certificate.warning(model.directory, tool_format=named):
                 say(doubt)
             trainer = make_trainer(
                 with_ranks(config, ranks.num), model.directory, preset=learns, say=say, **placing
@@ -151,9 +150,7 @@ async def open_services(
         if config.serve.learn and config.serve.processes > 1:
             judges = await open_rewards(rewards, config.rollout, run_dir.logs, stack)
             players = await stack.enter_async_context(
-                open_gateways(
-                    config, served, model_dir=model.directory, log_dir=run_dir.logs, say=say
-                )
+                open_gateways(config, served, model=model, log_dir=run_dir.logs, say=say)
             )
         elif agent is None:
             judges = None
@@ -219,7 +216,7 @@ async def _open_nodes(
         node_specs(
             config,
             program,
-            model_dir=model.directory,
+            model=model,
             rewards=rewards,
             log_dir=log_dir,
             info=engine.info,

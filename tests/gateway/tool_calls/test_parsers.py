@@ -6,24 +6,18 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.config.sections.serving import ToolFormatName
+from areal_sdk.builtin import TOOL_FORMATS
 from areal_sdk.gateway.sampling.reader import StopFilter
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format
-from areal_sdk.gateway.tool_calls.parser import (
-    Event,
-    Parser,
-    PlainText,
-    Reasoning,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-)
+from areal_sdk.gateway.tool_calls.reasoning import PlainText, Reasoning
+from areal_sdk.plugins import load_plugins
+from areal_sdk.tool_calls import Event, Parser, ReasoningDelta, TextDelta, ToolCall
 from tests.gateway.conftest import StartGateway
 from tests.gateway.tool_calls.three_tools import TOOLS
 
@@ -352,4 +346,6 @@ async def test_a_tool_format_can_be_named(start_gateway: StartGateway) -> None:
 
 
 def test_every_format_can_be_named_in_the_settings() -> None:
-    assert set(get_args(ToolFormatName)) == set(FORMATS)
+    registered = load_plugins().tool_formats
+    assert [registered.get(name) for name in TOOL_FORMATS] == list(FORMATS.values())
+    assert registered.in_order()[-len(FORMATS) :] == list(FORMATS.values())

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.gateway.untrusted import MAX_DEPTH, is_too_deep, loads
+from areal_sdk.gateway.untrusted import loads
+from areal_sdk.tool_calls import MAX_DEPTH, is_too_deep
 from areal_sdk.types import Exclusion
 from tests.gateway.conftest import StartGateway
 from tests.gateway.wire.bodies import BODIES

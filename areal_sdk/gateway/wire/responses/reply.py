@@ -20,7 +20,6 @@ from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, 
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta
 from areal_sdk.gateway.wire.fields import Fields, token_logprobs
 from areal_sdk.gateway.wire.reply import event
 from areal_sdk.gateway.wire.responses.items import (
@@ -36,6 +35,7 @@ from areal_sdk.gateway.wire.responses.items import (
 )
 from areal_sdk.gateway.wire.responses.request import parse
 from areal_sdk.gateway.wire.tools import Toolbox
+from areal_sdk.tool_calls import ReasoningDelta, TextDelta
 from areal_sdk.types import FinishReason
 
 

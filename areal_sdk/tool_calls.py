@@ -1,16 +1,46 @@
-"""Parses sampled text into reasoning, content and tool calls, incrementally.
+"""The contract of a tool-call format: how a family of models writes calls, and how its text is read.
 
-However the text is cut into pieces, the events add up to the same message (property test). A tool
-call that cannot be read stays in the content, and the reason is noted: never an exception.
+A plugin registers a `ToolFormat` with `register_tool_formats`. `TaggedCalls` reads all formats that put calls
+between tags, so that a format is often one function of the text between two tags.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol, Self
 
-from areal_sdk.gateway.errors import MalformedCallError
+import orjson
+
+from areal_sdk.errors import MalformedCallError
 from areal_sdk.types import Tool
+
+__all__ = [
+    "Content",
+    "Event",
+    "MalformedCallError",
+    "Parser",
+    "ReasoningDelta",
+    "TaggedCalls",
+    "TextDelta",
+    "ToolCall",
+    "ToolFormat",
+]
+
+MAX_DEPTH = 200
+"""Levels of a JSON value from a caller or a model. The rest up to 254 is for the objects that hold the value."""
+
+_WRITTEN_DEPTH = 254
+"""Levels of JSON that orjson writes."""
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether a JSON value has more than `MAX_DEPTH` levels."""
+    for _ in range(_WRITTEN_DEPTH - MAX_DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +59,19 @@ class ToolCall:
 
     name: str
     arguments: str
+
+    @classmethod
+    def of(cls, name: str, arguments: Mapping[str, Any]) -> Self:
+        """The call of the tool `name`. MalformedCallError without a name, and for values that are no JSON.
+
+        >>> ToolCall.of("add", {"a": 1})
+        ToolCall(name='add', arguments='{"a":1}')
+        """
+        if not name:
+            raise MalformedCallError("a call without a name")
+        if is_too_deep(arguments):
+            raise MalformedCallError("its arguments are no JSON, or nested too deep")
+        return cls(name, orjson.dumps(arguments).decode())
 
 
 Event = TextDelta | ReasoningDelta | ToolCall
@@ -65,19 +108,6 @@ class ToolFormat:
     call_id_length: int = 24
 
 
-class PlainText:
-    """The parser of requests without tools: everything is content."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def feed(self, text: str) -> list[Event]:
-        return [TextDelta(text)] if text else []
-
-    def finish(self) -> list[Event]:
-        return []
-
-
 class Content:
     """Collects the text around tool calls: the space at its ends and around a call is layout."""
 
@@ -108,7 +138,8 @@ class TaggedCalls:
     """Calls between a start and an end tag. Without an `end` a call goes on to the turn's end."""
 
     def __init__(self, start: str, end: str, decode: Callable[[str], list[ToolCall]]) -> None:
-        """`decode` reads the text between the tags. It may raise `MalformedCallError`."""
+        """`decode` reads the text between the tags. It raises `MalformedCallError`, or another `ValueError` such as
+        `json.JSONDecodeError`, for text that is no call: the text then stays content."""
         self.problems: list[str] = []
         self._start, self._end, self._decode = start, end, decode
         self._content = Content()
@@ -129,7 +160,7 @@ class TaggedCalls:
             events += self._close(before, tag) if self._inside else self._content.say(before)
             self._inside = not self._inside
         if not self._inside:
-            ready = len(self._held) - _length_of_partial(self._held, self._start)
+            ready = len(self._held) - length_of_partial(self._held, self._start)
             events += self._content.say(self._held[:ready])
             self._held = self._held[ready:]
         return events
@@ -143,89 +174,14 @@ class TaggedCalls:
     def _close(self, body: str, tag: str) -> list[Event]:
         try:
             calls = self._decode(body)
-        except MalformedCallError as exc:
+        except ValueError as exc:
             self.problems.append(f"malformed tool call: {exc}")
             return self._content.say(self._start + body + tag)
         self._content.call()
         return list(calls)
 
 
-def _length_of_partial(text: str, tag: str) -> int:
+def length_of_partial(text: str, tag: str) -> int:
     """The number of characters at the end of `text` that may be the beginning of `tag`."""
     longest = min(len(tag) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if tag.startswith(text[-n:])), 0)
-
-
-class _Stage(Enum):
-    BEFORE = auto()
-    THINKING = auto()
-    GAP = auto()
-    ANSWER = auto()
-
-
-class Reasoning:
-    """Takes a leading `<think> ... </think>` off and hands the rest to `inner`."""
-
-    def __init__(
-        self,
-        inner: Parser,
-        *,
-        open_already: bool = False,
-        start: str = "<think>",
-        end: str = "</think>",
-    ) -> None:
-        """`open_already`: the prompt ended with the start tag, so the model begins by thinking."""
-        self._inner = inner
-        self._start, self._end = start, end
-        self._stage = _Stage.THINKING if open_already else _Stage.BEFORE
-        self._held = ""
-        self._any_thought = False
-
-    @property
-    def problems(self) -> list[str]:
-        return self._inner.problems
-
-    def feed(self, text: str) -> list[Event]:
-        self._held += text
-        events: list[Event] = []
-        if self._stage is _Stage.BEFORE:
-            self._look_for_start()
-        if self._stage is _Stage.THINKING:
-            self._think(events)
-        if self._stage is _Stage.GAP:
-            self._held = self._held.lstrip()
-            if self._held:
-                self._stage = _Stage.ANSWER
-        if self._stage is _Stage.ANSWER:
-            held, self._held = self._held, ""
-            events += self._inner.feed(held)
-        return events
-
-    def finish(self) -> list[Event]:
-        held, self._held = self._held, ""
-        if self._stage is _Stage.THINKING:
-            return [*self._say(held.rstrip()), *self._inner.finish()]
-        return [*self._inner.feed(held), *self._inner.finish()]
-
-    def _look_for_start(self) -> None:
-        lead = self._held.lstrip()
-        if lead.startswith(self._start):
-            self._stage, self._held = _Stage.THINKING, lead[len(self._start) :]
-        elif not self._start.startswith(lead):
-            self._stage = _Stage.ANSWER
-
-    def _think(self, events: list[Event]) -> None:
-        thought, tag, rest = self._held.partition(self._end)
-        if tag:
-            events += self._say(thought.rstrip())
-            self._stage, self._held = _Stage.GAP, rest
-            return
-        ready = len(self._held) - _length_of_partial(self._held, self._end)
-        ready = len(self._held[:ready].rstrip())
-        events += self._say(self._held[:ready])
-        self._held = self._held[ready:]
-
-    def _say(self, thought: str) -> list[Event]:
-        thought = thought if self._any_thought else thought.lstrip()
-        self._any_thought = self._any_thought or bool(thought)
-        return [ReasoningDelta(thought)] if thought else []
