@@ -25,8 +25,8 @@ from agents.plain_calculator import rows
 from aiohttp import web
 from tables import table, write_section
 
-from areal_sdk.tool_calls import ToolCall
 from areal_sdk.gateway.tool_calls.plain import PlainCalls
+from areal_sdk.tool_calls import ToolCall
 
 ROOT = Path(__file__).parents[1]
 CALCULATOR = Path(__file__).parent / "agents" / "plain_calculator.py"
