@@ -7,10 +7,12 @@ names the episodes. A resume adds a line with the step after which it goes on. E
 are played again.
 """
 
+import hashlib
 import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,12 @@ from areal_sdk.telemetry.episode_rows import (
 from areal_sdk.telemetry.files import read_json_lines, to_json
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
-from areal_sdk.types import Episode, OutcomeKind
+from areal_sdk.types import Episode, OutcomeKind, Task
 
 LEARNT = ("train", "live")
 """The splits that runs learn from. Episodes of all others are evaluations."""
+KEY_BYTES = 6
+"""Bytes of a task's key: among 100,000 tasks two have the same key by chance in one run of 50,000."""
 TEXT_LENGTH = 160
 """Number of characters of an episode's last answer in the index."""
 _PLAYED, _MEASURED = "", "eval-"
@@ -98,6 +102,10 @@ class EpisodeSummary:
     advantage: float | None = None
     """Mean of its trained tokens in that step."""
     turn_advantages: tuple[float | None, ...] = ()
+    task_key: str = ""
+    """The same for tasks that ask the same: in all splits and runs, under any id. Empty in runs of earlier versions."""
+    measures: int | None = None
+    """The step after which an evaluation played the episode."""
 
 
 _FIELDS = frozenset(field.name for field in fields(EpisodeSummary))
@@ -354,12 +362,30 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
     )
 
 
+def task_key(task: Task) -> str:
+    """Digits that name what a task asks: its data without their source, or its id if that is all there is.
+
+    >>> one, other = Task("train-1", {"q": "2+2?", "a": 4}), Task("sums/9", {"a": 4, "q": "2+2?", "source": "sums"})
+    >>> task_key(one) == task_key(other) != task_key(Task("train-1", {"q": "2+3?"}))
+    True
+    """
+    asked = {name: value for name, value in task.data.items() if name != "source"}
+    content = task.id.encode()
+    if asked:
+        with suppress(
+            TypeError
+        ):  # an object that is no JSON: its text would be another in each process
+            content = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
+
+
 def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:
     """The fields of an `EpisodeSummary` that the episode itself has; without those that are empty."""
     outcome = episode.outcome
     row = {
         "id": episode.id,
         "task_id": episode.task.id,
+        "task_key": task_key(episode.task),
         "group": episode.group,
         "split": split,
         "reward": outcome.reward,

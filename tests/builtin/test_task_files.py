@@ -13,6 +13,7 @@ from pyarrow import parquet
 from areal_sdk import ConfigError, Task
 from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
+from areal_sdk.telemetry.episode_log import task_key
 from tests.builtin import hub_server
 
 
@@ -35,6 +36,18 @@ def test_fields_or_data_make_a_task(tmp_path: Path) -> None:
         Task("7", {"prompt": "hi"}),
         Task("tasks-4", {"messages": []}),
     ]
+
+
+def test_a_row_keeps_its_key_where_the_file_is_reordered_or_serves_as_another_split(
+    tmp_path: Path,
+) -> None:
+    rows = ['{"question": "1+1?", "answer": 2}', '{"question": "2+2?", "answer": 4}']
+    train = [*read_tasks(write(tmp_path, *rows))]
+    held_out = tmp_path / "eval.json"
+    held_out.write_text(f"[{rows[1]}, {rows[0]}]")
+    other = [*read_tasks(held_out, split="eval")]
+    assert {task.id for task in train}.isdisjoint(task.id for task in other)
+    assert [task_key(task) for task in train] == [task_key(task) for task in other][::-1]
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:

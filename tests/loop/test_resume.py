@@ -104,6 +104,8 @@ def test_episodes_that_a_resume_undid_are_no_part_of_the_run(
     assert of_steps == {row["step"]: row["batch/episodes"] for row in run.read_steps()}
     ids = [e.id for e in run.list_episodes()]
     assert len(ids) == len(set(ids))
+    tasks = {(e.task_id, e.task_key) for e in run.list_episodes()}
+    assert len(tasks) == len({task_id for task_id, _ in tasks}), "a task was another one later"
     assert steps_in(run.tokens) == [row["step"] for row in run.read_steps()]
     counted = [(step, run.read_tokens(step)) for step in steps_in(run.tokens)]
     told = {(step, s.episode_id) for step, t in counted if t is not None for s in t.sequences}

@@ -95,6 +95,45 @@ def test_a_trained_episode_names_its_step_and_its_advantage(tmp_path: Path) -> N
     assert (found.step, found.credit) == (None, None)
 
 
+def test_an_evaluation_names_the_step_whose_weights_it_measured(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.write(episode(1), version=3)
+    writer.write(episode(2), version=3, split="eval", measures=4)
+    writer.close()
+    assert [(e.split, e.step, e.measures) for e in list_episodes(tmp_path)] == [
+        ("eval", None, 4),
+        ("train", None, None),
+    ]
+
+
+def test_a_task_has_one_key_whatever_its_id_its_split_and_its_source(tmp_path: Path) -> None:
+    asked = {"question": "2+2?", "answer": 4, "level": {"b": 1, "a": 2}}
+    turned = {"level": {"a": 2, "b": 1}, "answer": 4, "question": "2+2?"}
+    same = [
+        Task("train-1", asked),
+        Task("eval-9", turned),
+        Task("sums/9#2", {**turned, "source": "sums"}),
+    ]
+    others = [Task("train-1", {**asked, "answer": 5}), Task("train-1"), Task("train-2")]
+    writer = EpisodeWriter(tmp_path)
+    for task in [*same, *others]:
+        writer.write(Episode("e", task, (), Outcome.scored(1.0)))
+    writer.close()
+    keys = [e.task_key for e in list_episodes(tmp_path)][::-1]
+    assert len({*keys[: len(same)]}) == 1
+    assert len({*keys}) == 1 + len(others)
+    assert keys[0] == "6bc247a66382", "what an earlier run has written"
+
+
+def test_a_task_whose_data_are_no_json_is_known_by_its_id(tmp_path: Path) -> None:
+    """The text of an object would be another one in the next run."""
+    writer = EpisodeWriter(tmp_path)
+    for data in ({"made": object()}, {"made": object()}, _bottomless()):
+        writer.write(Episode("e", Task("t", data), (), Outcome.scored(1.0)))
+    writer.close()
+    assert len({e.task_key for e in list_episodes(tmp_path)}) == 1
+
+
 def test_the_index_has_the_beginning_of_the_last_answer(tmp_path: Path) -> None:
     call = {"function": {"name": "look", "arguments": '{"at": 1}'}}
     answers: list[dict[str, Any]] = [
