@@ -1,7 +1,7 @@
 """Reads the last number of a text, as people and models write numbers.
 
 A text is first rewritten so that each number has one form. A number inside an expression is not the value of the
-expression, so it counts as no number at all: the characters next to it tell.
+expression, so it does not count. The characters next to a number tell whether it is inside one.
 """
 
 import math

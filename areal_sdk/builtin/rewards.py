@@ -29,9 +29,10 @@ def contains_answer(episode: Episode, *, field: str = "answer", ignore_case: boo
 def numeric_match(episode: Episode, *, field: str = "answer", tolerance: float = 1e-6) -> float:
     """1.0 when the last number of the final text equals the answer.
 
-    `1,000`, `1 000`, `0.5`, `1/2`, `5e-1`, `5 x 10^{-1}`, `2^10`, `-$5`, `25 cm^2` and the minus sign U+2212
-    are read; of a list such as `1,2,3` the last number counts. A number that is a part of an expression (`2 * 3`,
-    `x - 3`, `1/2x`, `x^2`) is no answer. The answer in the data must be one number and nothing else but a unit. `tolerance` is relative to the answer; where the answer is 0 it is the largest number.
+    `1,000`, `1 000`, `0.5`, `1/2`, `5e-1`, `5 x 10^{-1}`, `2^10`, `-$5`, `25 cm^2` and the minus sign U+2212 are
+    read; of a list such as `1,2,3` the last number counts. A number that is a part of an expression (`2 * 3`,
+    `x - 3`, `1/2x`, `x^2`) is no answer. The answer in the data must be one number and nothing else but a unit.
+    `tolerance` is relative to the answer. If the answer is 0, it is absolute.
     """
     answer = _answer(episode, field)
     if ends_a_list(answer):

@@ -64,7 +64,7 @@ def _task(row: Row, fields: Mapping[str, str], *, default_id: str) -> Task:
 
 
 def _renamed(values: Mapping[str, Any], fields: Mapping[str, str], row: Row) -> dict[str, Any]:
-    """`values`, with the fields that are called otherwise under the names of the task."""
+    """`values` with their fields renamed: the task's names for those of the file."""
     named = {name: value for name, value in values.items() if name not in fields.values()}
     for name, given in fields.items():
         if given not in values:

@@ -70,8 +70,8 @@ class ChatModel:
 
 
 def content_key(directory: Path, *, tool_format: str | None = None) -> str:
-    """A key that is equal for directories that turn conversations into the same tokens, read in the
-    same format."""
+    """A key that two directories share if they turn conversations into the same tokens and read the same tool
+    format."""
     config = _read(directory / "config.json")
     limits = [config.get("eos_token_id"), config.get("vocab_size")]
     digest = sha256(orjson.dumps([CHECKS, limits]))

@@ -88,7 +88,7 @@ class _Player:
 
     def __init__(self, model: ChatModel, client: str) -> None:
         self.rewrites = False
-        """The template writes what was said before differently from how it was said."""
+        """Whether the template writes earlier messages differently from how they were said."""
         self.refuses = ""
         """The reason why the template refuses a whole conversation that it takes as an extension."""
         self._model = model
@@ -129,7 +129,7 @@ class _Player:
         return self._model.renderer.extend(before, chat, placement.num_matched)
 
     def _refused(self, chat: TemplateInput, why: TemplateRefusalError) -> TokenFinding:
-        """The template itself refused, or what it wrote has no answer that we could go on from."""
+        """A finding: the template refused the chat, or wrote no answer from which the conversation could go on."""
         number = len(self._tokens) + 1
         try:
             self._model.renderer.first(chat)
@@ -144,7 +144,7 @@ class _Player:
     def _drift(
         self, chat: TemplateInput, tokens: tuple[int, ...], known: int
     ) -> Iterator[TokenFinding]:
-        """The added tokens are those that the template writes at the end of the whole chat."""
+        """Check that the added tokens are those that the template writes at the end of the whole chat."""
         try:
             whole = self._model.renderer.first(chat).tokens
         except TemplateRefusalError as exc:
@@ -180,7 +180,7 @@ class _Player:
     def _round_trip(
         self, chat: TemplateInput, prompt: Prompt, said: tuple[int, ...], answer: Message
     ) -> Iterator[TokenFinding]:
-        """The text that the template writes for an answer is read as that answer."""
+        """Check that the text which the template writes for an answer is read as that answer."""
         renderer, tokenizer = self._model.renderer, self._model.tokenizer
         parser = renderer.parser(chat.tools, opens_reasoning=prompt.opens_reasoning)
         events = [*parser.feed(tokenizer.decode(said, keep=renderer.shown)), *parser.finish()]

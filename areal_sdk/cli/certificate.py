@@ -37,9 +37,8 @@ def check_model(
 ) -> None:
     """Certify that MODEL's conversations keep every sampled token.
 
-    Plays recorded conversations of real clients through the tokenizer and the chat template; needs
-    no weights. Exits with 0 for a certificate and with 1 without. `train` and `serve` warn of
-    models that have none.
+    Plays recorded conversations of real clients through the tokenizer and the chat template; needs no weights. Exits
+    with 0 if the model gets a certificate, else with 1. `train` and `serve` warn of models that have none.
     """
     from areal_sdk.certificate import certify, keep, read_transcript, recorded
     from areal_sdk.models import resolve_model
@@ -81,7 +80,7 @@ def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
 
 
 def _alike(findings: "Sequence[TokenFinding]") -> "Iterator[tuple[TokenFinding, list[str]]]":
-    """Each failure once, with the clients that all met it."""
+    """Each failure once, with all clients that met it."""
     seen: dict[TokenFinding, list[str]] = {}
     for finding in findings:
         failure = replace(finding, client="") if finding.level == "failed" else finding

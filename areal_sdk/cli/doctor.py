@@ -51,7 +51,7 @@ print(json.dumps({
 def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
     """Check Python, torch, devices, ports, plugins, the cache, and a model: template and family.
 
-    Exits with 1 when something failed. torch is tried in a process of its own.
+    Exits with 1 when something failed. torch is imported in a process of its own, in case that fails.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -164,7 +164,7 @@ def _port(port: int) -> Iterator[Finding]:
 
 
 def _proxies() -> Iterator[Finding]:
-    """An agent's own client would send its calls for our gateway to the proxy."""
+    """A note if a proxy is set to which agents' clients would send their calls of our gateway."""
     proxies = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY") if os.environ.get(name)]
     exempt = os.environ.get("NO_PROXY", "") + os.environ.get("no_proxy", "")
     if proxies and LOOPBACK not in exempt and "*" not in exempt:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from areal_sdk.backends.sglang.registry import ServerRecord
 
 _START_TIMEOUT_S = 900.0
-"""Seconds for a server to load a model; the largest come from a slow disk."""
+"""Seconds for a server to load a model: a large one on a slow disk takes this long."""
 _NONE = (
     "no servers of `areal-sdk engine start MODEL`; those that train and serve start end with them and "
     "log to RUN/logs/sglang-0.log"
@@ -143,7 +143,7 @@ def stop(name: str | None, stop_all: bool) -> None:
 @engine.command()
 @click.option("--json", "as_json", is_flag=True)
 def status(as_json: bool) -> None:
-    """List servers that `start` started, and what they serve; a dead one until it is stopped."""
+    """List the servers that `start` started, and what they serve. A dead server is listed until it is stopped."""
     import asyncio
 
     from areal_sdk.backends.sglang.registry import ServerRegistry

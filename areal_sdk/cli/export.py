@@ -54,7 +54,8 @@ def export(
     areal-sdk export runs/MyAgent-20261121-101500 --to my-model
     areal-sdk export runs/MyAgent-20261121-101500 --push me/my-model
 
-    transformers loads the result. The card has the success of the files themselves. The upload uses huggingface_hub: its token, and HF_ENDPOINT.
+    transformers loads the result. The card tells the success of the exported files themselves. The upload uses
+    huggingface_hub: its token, and HF_ENDPOINT.
     """
     from areal_sdk.loop.export import check_empty, check_name, choose, measuring, push, write_export
     from areal_sdk.telemetry import RunDir
@@ -88,7 +89,7 @@ def export(
 
 
 def _tell(choice: "Choice", exported: "Exported") -> None:
-    """Print how well the files do beside the run's own figures, and what rounding took."""
+    """Print the success of the files beside the run's own figures, and what was lost by rounding."""
     from areal_sdk.loop.export.card import is_untrained, measured_in_run
 
     if is_untrained(choice):

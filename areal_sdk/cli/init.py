@@ -15,7 +15,7 @@ import click
 
 TEMPLATES = Path(__file__).parent / "templates"
 TAKEN = ("areal_sdk", "openai", "torch", "transformers", "pytest")
-"""Modules that the user's own would hide, and everything with it."""
+"""Names that a new module must not have: it would hide the package of that name, and break its users."""
 
 
 @click.group(name="init", invoke_without_command=True)

@@ -63,14 +63,14 @@ _SEVERAL = {
     "tasks": ", or put the tasks of all into one file",
     "eval_tasks": ", or put the tasks of all into one file",
 }
-"""The cure for an option that was given several times, by option."""
+"""The alternative to giving an option several times, by option."""
 
 PLAY = ("train", "sft", "dpo", "distill", "eval", "serve")
 """Commands that run user code. The processes that it started end with the command."""
 
 
 class OnceCommand(click.Command):
-    """Refuses an option that takes one value and is given two: the first would be lost in silence."""
+    """Refuses an option that takes one value and is given two: click would silently drop the first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -143,7 +143,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def key_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of an option that takes a key: arguments are no place for one."""
+    """The callback of an option that takes a key: other users of the machine can read arguments."""
     assert param.name is not None, "options have names"
     if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
         click.echo(
@@ -155,7 +155,7 @@ def key_option(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command; the exit code is 0, 1 (it failed) or 2 (it was asked for wrongly)."""
+    """Run a command; the exit code is 0, 1 (it failed) or 2 (its arguments are wrong)."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # The background job of a script: who sends it SIGINT, or ends the script by Ctrl-C, means it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """The exit code of the command, its errors told."""
+    """Run the command, and report its errors; returns the exit code."""
     try:
         code = cli.main(args=arguments, prog_name="areal-sdk", standalone_mode=False)
     except click.NoSuchOption as exc:
@@ -192,7 +192,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _exit(code: int) -> NoReturn:
-    """Leave, also where a thread of the user's code would keep the interpreter for ever."""
+    """Leave, even if a thread of the user's code would keep the interpreter alive for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
     deadline = time.monotonic() + THREAD_GRACE_S
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
@@ -234,7 +234,7 @@ def _refuse(error: click.ClickException) -> int:
 
 
 def _bringing(error: click.NoSuchOption) -> str:
-    """The line that installs the package of an option, if the option has one that is missing."""
+    """The command that installs the package of an option, if the option needs a missing one."""
     command = error.ctx.command_path.partition(" ")[2] if error.ctx else ""
     return how_to_install("option", f"{command} {error.option_name}".strip())
 

@@ -1,4 +1,4 @@
-"""`areal-sdk plan`: what N GPUs will give, and how to split them, before they are paid for."""
+"""`areal-sdk plan`: predicts the speed of N GPUs and how to split them, before they are paid for."""
 
 import json
 import math
@@ -23,7 +23,7 @@ _EVERY_S = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
 _MOST_MEASURED = 1e12
-"""Tokens a second beyond which a measured rate is a slip of the pen."""
+"""Tokens a second beyond which a measured rate must be a typing error."""
 
 
 class _Finite(click.FloatRange):
@@ -310,7 +310,7 @@ def _row(split: "Split", sureness: "Sureness", price: float | None) -> list[str]
 
 
 def _range(split: "Split", sureness: "Sureness") -> tuple[float, float]:
-    """Tokens a second that the true figure is likely between."""
+    """Lower and upper tokens a second: the true figure is likely between them."""
     factor = 1.0 + sureness.error
     return split.tokens_per_s / factor, split.tokens_per_s * factor
 

@@ -91,7 +91,7 @@ def serve(
 
 
 def with_port(config: "Config") -> "Config":
-    """`config` with the port of `serve`, where neither a flag, `--set` nor a file said one."""
+    """`config` with the default port of `serve`, unless a flag, `--set` or a file sets one."""
     gateway = config.gateway
     if "port" in gateway.model_fields_set:
         return config

@@ -116,7 +116,7 @@ _FLAG_KEYS = {
 
 
 def refuse_beside_resume(*allowed: str) -> None:
-    """ConfigError that names what was given beside `--resume` and is not `allowed`."""
+    """ConfigError if an option was given beside `--resume` that is not `allowed` there."""
     from areal_sdk.errors import ConfigError
 
     context = click.get_current_context()

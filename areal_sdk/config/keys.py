@@ -11,7 +11,7 @@ from areal_sdk.errors import ConfigError
 JSON = dict[str, Any]
 
 NAMED_TABLES = ("agent", "env", "tasks")
-"""Keys that are a name, or a table of options with the name inside."""
+"""Keys whose value is a name, or a table of options with the name inside."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^."'\s]+))\s*(?:\.(?=.)|$)""")

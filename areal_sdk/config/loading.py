@@ -113,7 +113,7 @@ def _absolute(path: PathLike) -> PathLike:
 
 
 def _with_absolute_words(command: str | None) -> str | None:
-    """The command, its files with their whole paths."""
+    """The command, with whole paths for its files."""
     if command is None:
         return None
     with suppress(ValueError):  # quotes that are not closed: whoever runs it says so
@@ -137,7 +137,7 @@ def read_toml(path: Path) -> JSON:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """One line for the first problem: the field, the value, and the way out."""
+    """One line for the first problem: the field, its value, and the cure."""
     first, *others = error.errors(include_url=False)
     alike = [other["msg"] for other in others if _is_of_same_value(first, other)]
     where = ".".join(str(part) for part in first["loc"][: -1 if alike else None])
@@ -165,9 +165,9 @@ def _is_of_same_value(one: ErrorDetails, other: ErrorDetails) -> bool:
 
 
 def _meant(key: str, known: list[str]) -> str:
-    """The setting that `key` is spelt like; else one of that name elsewhere; else its neighbours.
+    """The setting whose spelling is closest to `key`; else one of that name elsewhere; else its neighbours.
 
-    A section that is right says nothing about the rest: only the names within it are compared.
+    Section and name are compared one by one: a section that is right must not make a wrong name look right.
 
     >>> _meant("run.step", ["run.steps", "model"])
     ": did you mean 'run.steps'?"

@@ -1,5 +1,4 @@
-"""The type in which this machine computes fast. The kernel tells it, since the main process has no
-torch."""
+"""The dtype in which this machine computes fast. It is read from the kernel, since the main process has no torch."""
 
 import os
 from functools import cache
@@ -7,7 +6,7 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 GPU_DEVICES = tuple(map(Path, ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
-"""Device files of NVIDIA, of AMD, and of a GPU that Windows lends."""
+"""Device files of NVIDIA, of AMD, and of a GPU under WSL."""
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """CPU flags for bfloat16: of Intel and AMD, of Intel's matrix units, of Arm."""
 
@@ -19,7 +18,7 @@ def bfloat16_is_slow(device: str) -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether torch would find a GPU, as far as that shows without torch."""
+    """Whether torch would probably find a GPU; asked without torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible not in ("", "-1") and any(path.exists() for path in GPU_DEVICES)
 

@@ -132,7 +132,7 @@ def _gather_agent(values: JSON, options: dict[str, JSON]) -> None:
 
 
 def refuse_lost_secrets(values: JSON) -> None:
-    """A run directory does not store secrets; what it stores instead must not become one."""
+    """Refuse the text that a run directory stores in place of a secret: it must not be used as the secret."""
     gateway = values.get("gateway")
     if isinstance(gateway, dict) and gateway.get("admin_key") == REMOVED:
         del gateway["admin_key"]  # a new one is made up

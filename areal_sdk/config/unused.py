@@ -13,7 +13,7 @@ from areal_sdk.config.sections.base import IdleIf
 
 
 def idle_settings(config: Config, *, engine: str) -> list[str]:
-    """One line for each setting that was given, and by which training with `config` changes nothing or little.
+    """One line for each given setting that has no effect, or little, on training with `config`.
 
     `engine` is the registered engine that `engine.name` means.
     """
@@ -22,7 +22,7 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
 
 
 def without_nodes(config: Config, why: str) -> list[str]:
-    """The line that says that no rollout nodes are started, and `why`; none where none were asked for."""
+    """A line saying that no rollout nodes are started, and `why`; none if the run asks for no nodes."""
     nodes = config.rollout.nodes
     return [f"rollout.nodes = {nodes} changes nothing: {why}"] if nodes > 1 else []
 

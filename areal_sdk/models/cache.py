@@ -12,8 +12,7 @@ from pathlib import Path
 from areal_sdk.errors import ConfigError
 
 LOCK_TIMEOUT_S = 900.0
-"""Seconds that are longer than any download of the SDK: past them the process that holds the lock
-is stuck."""
+"""No download of the SDK takes this many seconds: after them, the process that holds the lock is stuck."""
 
 
 class Cache:

@@ -154,7 +154,7 @@ FINGERPRINT_BYTES = 2**13
 
 
 def fingerprint(directory: Path) -> str:
-    """Tells weights apart by the names, shapes and ends of all tensors.
+    """A digest that tells weights apart, by the names, shapes and ends of all tensors.
 
     Every tensor counts, because merging an adapter changes some tensors and leaves the others alone.
     """
@@ -265,7 +265,7 @@ def _check_in_range(name: str, array: Float32, encoded: npt.NDArray[np.float16])
 
 
 def rounded(array: Float32, dtype: Dtype) -> Float32:
-    """The values of `array` after it was written as `dtype` and read again."""
+    """The values that `array` has once it is written as `dtype` and read again."""
     if dtype == "BF16":
         return (to_bfloat16(array).astype(np.uint32) << 16).view(np.float32)
     return to_float16(array).astype(np.float32) if dtype == "F16" else array

@@ -97,13 +97,13 @@ def check_heads(directory: Path, sequence_ranks: int) -> None:
 
 
 def is_reward_model(directory: Path) -> bool:
-    """Whether the checkpoint judges sequences and cannot say anything."""
+    """Whether the checkpoint is a reward model: it judges sequences and cannot sample."""
     classes = read_config(directory).get("architectures") or ()
     return any(str(name).endswith("ForSequenceClassification") for name in classes)
 
 
 def check_reward_model(directory: Path) -> None:
-    """ConfigError unless the checkpoint judges."""
+    """ConfigError unless the checkpoint is a reward model."""
     if not is_reward_model(directory):
         raise ConfigError(
             f"{directory} is no reward model: give a run of `areal-sdk reward-model`, or its export"
@@ -168,7 +168,7 @@ def logit_scale(config: Any) -> float:
 
 
 def logit_cap(config: Any) -> float | None:
-    """The cap of the logits in a trained family; `config` as that of `logit_scale`."""
+    """The cap of the logits in a trained family; `config` is as in `logit_scale`."""
     return config.final_logit_softcapping if config.model_type in _CAPPED else None
 
 

@@ -1,4 +1,4 @@
-"""The part of what training changed that a narrower dtype of the weights still shows.
+"""The part of training's change that is left when weights are stored in a narrower dtype.
 
 Trained weights are float32. A weight of 0.1 has neighbours 0.0005 away in bfloat16, so that ten steps of
 2e-5 may leave the rounded weight where it was. A sample of the weights says how many have moved.
@@ -41,7 +41,7 @@ class Rounding:
 
     dtype: str
     seen: float
-    """Share of the changed weights whose rounded value is another than that of the weight before training."""
+    """Share of the changed weights whose rounded value differs from the rounded value before training."""
     error: float
     """The norm of what rounding added to the update, as a part of the norm of the update."""
 
@@ -72,8 +72,8 @@ class Beginning:
         self._samples: dict[str, Float32] = {}
 
     def rounding(self, now: Mapping[str, Float32], *, dtype: str) -> Rounding | None:
-        """The part that `dtype` shows of the update to `now`, samples of float32 weights; None if
-        nothing changed."""
+        """The part of the update to `now` that `dtype` shows; None if nothing changed. `now`: samples of float32
+        weights."""
         changed = seen = square = error = 0.0
         for name, sample in now.items():
             if name not in self._tensors:

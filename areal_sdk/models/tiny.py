@@ -21,7 +21,7 @@ from areal_sdk.models.checkpoint import (
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-"""Single tokens, but text all the same: decoding keeps them."""
+"""Single tokens that decoding keeps as text."""
 
 CHAT_TEMPLATE = """\
 {%- macro block(role, content) -%}

@@ -224,7 +224,7 @@ class Plugins:
         return {source.distribution: source.version for source in self._sources.values()}
 
     def _collect(self, source: PluginSource, plugin: object) -> None:
-        """Call the plugin's `register_*` hooks with a `register` that knows the owner."""
+        """Call the plugin's `register_*` hooks with a `register` function that adds the plugin as the owner."""
         for hook in HOOKS:
             if not hook.startswith("register_"):
                 continue

@@ -25,7 +25,7 @@ class Observers:
 
     @property
     def hear_episodes(self) -> bool:
-        """Whether any of them has `on_episode`."""
+        """Whether any plugin has the hook `on_episode`."""
         return bool(self._hooks.hook.on_episode.get_hookimpls())
 
     def on_episode(self, episode: Episode, dropped: str) -> None:

@@ -17,7 +17,7 @@ from areal_sdk.testing.conformance import ConformanceError, in_time, require
 from areal_sdk.types import FinishReason, WeightUpdate
 
 HELD_S = 0.5
-"""A paused engine that samples does it sooner than this."""
+"""An engine that wrongly samples while it is paused shows it within this time."""
 
 
 async def check_engine(
@@ -30,8 +30,8 @@ async def check_engine(
     """Start `engine`, try every promise of `InferenceEngine`, close it; ConformanceError says which
     is broken.
 
-    `is_model=False` is for engines that do not sample, such as a script: it leaves out what the
-    logprobs must be. Weights are not changed, only relabelled: versions 1 and 2 are published.
+    `is_model=False` is for engines that do not sample, such as a script: their logprobs are not checked. Weights are
+    not changed, only relabelled: versions 1 and 2 are published.
     """
     check = _Checks(engine, tuple(prompt), timeout_s)
     await in_time(engine.start(), timeout_s=timeout_s, what="start()")
@@ -112,7 +112,7 @@ class _Checks:
             self._well_formed(result)
 
     async def closing_early(self) -> None:
-        """More abandoned streams than an engine is likely to have slots."""
+        """Abandon more streams than an engine is likely to have slots."""
         endless = replace(self._request, max_new_tokens=10_000)
         for _ in range(64):
             stream = self._engine.stream(endless)
@@ -239,7 +239,7 @@ class _Checks:
                 return
 
     async def _next(self, stream: AsyncIterator[GenerateChunk]) -> GenerateChunk:
-        """The next chunk that says something."""
+        """The next chunk that is not empty."""
         while True:
             chunk = await in_time(
                 anext(stream), timeout_s=self._timeout_s, what="the next chunk of a stream"

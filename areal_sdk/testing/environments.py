@@ -81,7 +81,7 @@ async def _play(
     *,
     may_end: bool = False,
 ) -> list[StepResult]:
-    """Steps with `replies`, all of them unless the episode `may_end` before."""
+    """Play `replies`: all of them, unless the episode `may_end` before."""
     environment = make()
     results: list[StepResult] = []
     try:
@@ -110,7 +110,7 @@ async def _check_alone(
     name: str,
     timeout_s: float,
 ) -> None:
-    """An episode goes as it went before, also beside another one."""
+    """Check that an episode repeats itself, alone and beside another one."""
 
     async def play(replies: Sequence[Message | str]) -> list[StepResult]:
         return await _play(make, task, replies, name, timeout_s, may_end=True)
@@ -132,7 +132,7 @@ async def _check_alone(
 async def _check_cancelled(
     make: Callable[[], Environment], task: Task, name: str, timeout_s: float
 ) -> None:
-    """A deadline or Ctrl-C cancels a step: the step ends, and `close` still works."""
+    """Cancel a step, as a deadline or Ctrl-C does: the step must end, and `close` must still work."""
     environment = make()
     await _call(environment.reset(task), f"{name}.reset()", timeout_s)
 

@@ -26,7 +26,7 @@ MAX_TASKS = 200
 NUM_PLAYED = 3
 """Tasks that an environment plays."""
 MIN_LEAKS = 3
-"""A leak is a rule that several tasks keep; one answer may stand in a question by chance."""
+"""Fewest tasks that a leak is judged by: a single answer may stand in a question by chance."""
 
 INVENTED = Task(
     "invented",
@@ -44,7 +44,7 @@ Options = Mapping[str, Mapping[str, Any]]
 async def check_item(
     plugins: Plugins, kind: str, name: str, options: Options, tasks: str | None = None
 ) -> None:
-    """ConformanceError for the first thing that is wrong with it."""
+    """Check an item; ConformanceError names the first problem."""
     check = _Check(plugins, name, options, tasks)
     if kind == "reward":
         await check.reward()
@@ -62,7 +62,7 @@ async def check_item(
 
 
 class _Check:
-    """The checks of one item, with its options and with tasks to try it on."""
+    """The checks of one item: with its options, on tasks."""
 
     def __init__(self, plugins: Plugins, name: str, options: Options, tasks: str | None) -> None:
         self._plugins = plugins
@@ -207,7 +207,7 @@ def _check_travels(item: object) -> None:
 
 
 def _named(make: Callable[[], Environment], cls: type) -> Callable[[], Environment]:
-    """`make`, under the name of the class in errors."""
+    """`make`, which errors then call by the name of the class."""
 
     def made() -> Environment:
         return make()
@@ -217,7 +217,8 @@ def _named(make: Callable[[], Environment], cls: type) -> Callable[[], Environme
 
 
 async def _check_leaks(make: Callable[[], Environment], tasks: Sequence[Task]) -> None:
-    """The answer must not stand in what the model sees, unless the task shows it, as a choice does."""
+    """Check that what the model sees does not contain the answer, unless the rest of the task shows it, as choices
+    do."""
     leaks = 0
     judged = 0
     for task in tasks:

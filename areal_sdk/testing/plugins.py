@@ -1,7 +1,7 @@
 """`check_plugin`: does everything that an installed plugin brings keep its contract?
 
-The plugin is loaded in a process of its own, which may crash or hang: an item that does is named, and
-the others are checked all the same.
+The plugin is loaded in a process of its own, which may crash or hang: then the item is named, and the others are
+still checked.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Verdict:
 
     what: str
     problem: str = ""
-    """The breach of the contract; empty if the contract is kept."""
+    """The broken part of the contract; empty if the contract is kept."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Suspect:
         return [Item(*pair) for pair in await self._call("list", {})]
 
     async def check(self, item: Item, *, options: Options, tasks: Path | None = None) -> None:
-        """ConformanceError for the first thing that is wrong with the item."""
+        """Check the item; ConformanceError names its first problem."""
         order = {
             "kind": item.kind,
             "name": item.name,
@@ -81,7 +81,7 @@ class Suspect:
         await self._call("check", order)
 
     async def _call(self, method: str, payload: Mapping[str, Any]) -> Any:
-        """ConformanceError for whatever it did wrong."""
+        """Ask the process; ConformanceError if it fails, crashes or hangs."""
         try:
             child = await self._living()
             reply = await child.call(method, dict(payload), timeout_s=self.timeout_s)
@@ -176,7 +176,8 @@ async def judge_plugin(
 
 
 def main(channel: Channel, args: Mapping[str, Any]) -> None:
-    """The entry of the process: loads the plugin when it is asked, so that its import may fail too."""
+    """The entry point of the process. It loads the plugin only when it is asked to, so that a failing import is
+    reported too."""
     channel.ready()
     plugins: Plugins | None = None
     with asyncio.Runner() as runner:

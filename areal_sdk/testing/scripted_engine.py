@@ -63,11 +63,12 @@ OnToken = Callable[[GenerateRequest, int], Awaitable[None]]
 
 
 _MOST_KEPT = 1000
-"""Texts whose tokens are kept: a script often says the same."""
+"""Number of texts whose tokens are cached: a script often repeats itself."""
 
 
 def scripted_logprob(token: int, index: int) -> float:
-    """The logprob of `token` as output number `index`: tells a shifted or swapped list apart."""
+    """The logprob of `token` as output number `index`. It differs by both, so that tests notice shifted or swapped
+    lists."""
     return -((token * 31 + index * 7) % 97 + 1) / 50
 
 

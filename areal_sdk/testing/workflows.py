@@ -26,8 +26,8 @@ async def check_workflow(
     model_dir: Path | None = None,
     timeout_s: float = 30.0,
 ) -> Episode:
-    """Play `replies`, then what untrained models say and engines do; ConformanceError says what is
-    wrong. `tools` are names of tools that the nonsense should call.
+    """Play `replies`, then nonsense of untrained models and faults of engines; ConformanceError says what is wrong.
+    `tools` are names of tools that the nonsense should call.
 
     Returns the episode of `replies`, for your own assertions.
     """

@@ -114,7 +114,7 @@ def _verdict(record: EpisodeRecord) -> str:
 
 
 def _trained(step: int, credit: Credit | None) -> str:
-    """The step that trained it, and how much better than expected it turned out."""
+    """The step that trained it, and its advantage: how much better than expected it was."""
     if credit is None or credit.advantage is None:
         return f"trained in step {step}"
     by_turn = ", ".join("-" if v is None else f"{v:.3g}" for v in credit.by_turn)

@@ -173,7 +173,7 @@ def _row(name: str, report: "EvalReport") -> tuple[str, ...]:
 
 
 def _over(report: "EvalReport", k: int) -> str:
-    """The number of tasks that a pass@k is over, if not all tasks have k scored attempts."""
+    """The number of tasks that have k scored attempts, which pass@k is computed from; empty if all have."""
     num = report.pass_tasks.get(k)
     return "" if num is None else f" ({num} task{'s' if num > 1 else ''})"
 

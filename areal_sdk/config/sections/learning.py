@@ -42,8 +42,8 @@ class LoraSection(Section):
     rank: NonNegative = 0
     """Rank of the adapter's matrices. 0: no adapter, all weights are trained."""
     alpha: Annotated[float, Field(gt=0), _NO_ADAPTER] = 32.0
-    """Strength of the adapter: its product counts `alpha / rank` times. The best learning rate then hardly
-    depends on the rank."""
+    """Strength of the adapter: the product of its matrices is scaled by `alpha / rank`. The best learning rate then
+    hardly depends on the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1), _NO_ADAPTER] = 0.0
     """Share of the adapter's inputs that are left out in a step of `sft`, `dpo`, `reward-model` and `distill`.
     Runs that play episodes have none."""
@@ -72,7 +72,7 @@ class LoraSection(Section):
 FIRST_LEARNING_RATE = 2e-5
 """The learning rate that `auto` begins with."""
 ADAPTER_LEARNING_RATE = 2e-4
-"""The same for an adapter: about ten times that of all weights."""
+"""The learning rate that `auto` begins with for an adapter: ten times as large."""
 
 
 class TrainerSection(Section):
@@ -120,8 +120,9 @@ class TrainerSection(Section):
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Memory of AdamW for gradients."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Memory of AdamW for squared gradients. It is long, so that the large gradients of the start are remembered:
-    else a nearly solved task's tiny, noisy gradients are scaled up to full steps and undo what was learned."""
+    """Memory of AdamW for squared gradients. It is long, so that the large gradients of the start are remembered.
+    Otherwise AdamW scales the tiny, noisy gradients of a nearly solved task up to full steps, which undo what was
+    learned."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     """Added by AdamW to the root of the squared gradients."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -157,10 +158,11 @@ class TrainerSection(Section):
     with fewer. At a checkpoint it takes more if there is room. Default: `ranks`."""
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
-    inside a machine and only gradients travel between machines; a rank then holds as many times more."""
+    inside a machine and only gradients travel between machines; each rank then holds that many times more of the
+    model."""
     sequence_ranks: Positive = 1
-    """Neighbouring ranks that compute each row of tokens together, a part of it each, where a sequence is too long
-    for one (Ulysses). Divides `ranks`, and the numbers of heads of the model."""
+    """Neighbouring ranks that share each row of tokens, for sequences that are too long for one rank (Ulysses).
+    Divides `ranks`, and the numbers of heads of the model."""
     defer_gradient_sync: Annotated[
         bool,
         IdleIf(

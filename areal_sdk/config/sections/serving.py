@@ -47,7 +47,7 @@ class Quota(Section):
     max_running: Positive | None = None
     """Requests of each user that run at the same time."""
     max_sessions: Positive = 10_000
-    """Open sessions of each user. As many more sessions may wait for their reward."""
+    """Open sessions of each user. The same number of ended sessions may wait for their reward."""
 
 
 class ServeSection(Quota):
