@@ -1,9 +1,13 @@
 """A release is refused where tag, version and changelog do not agree."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+import areal_sdk
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -61,6 +65,21 @@ def test_a_plugin_is_tried_with_what_it_needs_of_this_tree() -> None:
     plugins = ROOT / "plugins"
     assert needed(ROOT) == []
     assert needed(plugins / "areal-sdk-code") == [ROOT, plugins / "areal-sdk-sandbox"]
+
+
+TEMPLATE = ROOT / "areal_sdk" / "cli" / "templates" / "distribution" / "pyproject.toml"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [TEMPLATE, *sorted(ROOT.glob("plugins/*/pyproject.toml"))],
+    ids=lambda one: one.parent.name,
+)
+def test_a_package_names_the_versions_of_the_core_that_it_works_with(file: Path) -> None:
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    needs = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+    assert needs["areal-sdk"].contains(areal_sdk.__version__)
+    assert not needs["areal-sdk"].contains("1.0")
 
 
 def test_every_distribution_of_this_tree_has_what_a_release_reads() -> None:
