@@ -19,7 +19,7 @@ const isDark = () => colour("is-dark") === "1";
 
 function mixed(hue, saturation, strength) {
   const alpha = 0.06 + 0.62 * Math.min(1, Math.max(0, strength));
-  return `hsl(${hue} ${saturation}% ${isDark() ? 52 : 50}% / ${alpha.toFixed(3)})`;
+  return `hsl(${hue} ${saturation}% ${isDark() ? 42 : 50}% / ${alpha.toFixed(3)})`;
 }
 
 /** Blue above zero, orange below; paler near zero. */

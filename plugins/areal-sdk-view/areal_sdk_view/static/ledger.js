@@ -38,11 +38,11 @@ export function ledger(run, books) {
       s("text", { x: right + BAR + 8, y: b + Math.min(size / 2, GAP) + 4 }, `${part.name} `, s("tspan", { "font-weight": 600 }, count(part.num)), ` ${percent(part.num / total)}`)];
     const what = `${count(part.num)} episodes ${part.name}`;
     return part.where
-      ? s("a", { href: href(["run", run, "episodes"], { where: part.where }), "aria-label": `${what}: list them` }, s("title", {}, `${what}: list them`), picture)
+      ? s("a", { href: href(["run", run, "episodes"], { where: part.where }) }, s("title", {}, `${what}: list them`), picture)
       : s("g", {}, s("title", {}, what), picture);
   });
   return h("div", {},
-    s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": `${count(books.started)} episodes started; ${parts.map((part) => `${part.name} ${count(part.num)}`).join(", ")}` },
+    s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "group", "aria-label": `${count(books.started)} episodes started; ${parts.map((part) => `${part.name} ${count(part.num)}`).join(", ")}` },
       s("rect", { x: 0, y: 5, width: BAR, height: tall, fill: colour("dim"), rx: 2 }), drawn),
     h("p", { class: "dim" }, `started ${count(books.started)} = ${parts.map((part) => `${part.name} ${count(part.num)}`).join(" + ")}`));
 }

@@ -33,8 +33,9 @@ export async function siblings(root, { run, rest, query }) {
         h("div", { class: "strip" }, row.texts.map((text, k) => {
           const span = document.createElement("span");
           span.textContent = visible(text).replaceAll("\n", "↵ ");
-          span.className = `tok${row.columns.sampled[k] ? " sampled" : ""}${order !== "reward" && k < row.as_above ? " above" : ""}`;
-          span.style.background = shade(name, row.columns, k, most);
+          const isAbove = order !== "reward" && k < row.as_above;
+          span.className = `tok${row.columns.sampled[k] ? " sampled" : ""}${isAbove ? " above" : ""}`;
+          if (!isAbove) span.style.background = shade(name, row.columns, k, most);
           span.title = told(row.columns, k).join(", ");
           return span;
         }), row.texts.length ? null : h("span", { class: "dim" }, "(it ends here)"), row.num_more ? h("span", { class: "dim" }, ` … ${count(row.num_more)} more tokens`) : null));
