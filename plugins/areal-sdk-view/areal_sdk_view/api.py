@@ -12,7 +12,7 @@ from aiohttp import web
 
 from areal_sdk import ArealError, ConfigError
 from areal_sdk.records import FollowedRun
-from areal_sdk_view import (
+from areal_sdk_view.answers import (
     comparing,
     episodes,
     events,

@@ -7,6 +7,7 @@ alone, so what a model wrote is as inert there as it is on the server.
 import base64
 import gzip
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import orjson
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view import api
-from areal_sdk_view.episodes import ORDERS, row_of
+from areal_sdk_view.answers.episodes import ORDERS, row_of
 from areal_sdk_view.library import Library
 from areal_sdk_view.server import static_files
 
@@ -27,7 +28,7 @@ MAX_GROUPS = 80
 MAX_TASKS = 200
 CHOSEN_BY = ("worst", "best", "surprising")
 """Orders whose first episodes are in the page, beside the newest."""
-_IMPORT = re.compile(r'(from\s+|import\s+)"\./([a-z]+\.js)"')
+_IMPORT = re.compile(r'from "(\.[\w./]+\.js)"')
 
 
 def export(path: Path, *, num_episodes: int) -> bytes:
@@ -91,7 +92,7 @@ def _page(answers: bytes) -> bytes:
     pages = {name: text.decode() for name, text in static_files().items()}
     style = pages["style.css"]
     imports = {
-        f"view/{name}": _address(_IMPORT.sub(r'\1"view/\2"', text))
+        f"view/{name}": _address(_absolute(text, name))
         for name, text in pages.items()
         if name.endswith(".js")
     }
@@ -115,6 +116,17 @@ def _page(answers: bytes) -> bytes:
         b'<script type="application/octet-stream" id="carried">' + answers + b"</script>\n</body>"
     )
     return page.encode().replace(b"</body>", block)
+
+
+def _absolute(text: str, name: str) -> str:
+    """The module `name` with its imports by the names of the import map: a `data:` address has no folder."""
+
+    def named(found: re.Match[str]) -> str:
+        return (
+            f'from "view/{posixpath.normpath(posixpath.join(posixpath.dirname(name), found[1]))}"'
+        )
+
+    return _IMPORT.sub(named, text)
 
 
 def _address(text: str) -> str:

@@ -4,8 +4,9 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from aiohttp import web
@@ -29,11 +30,16 @@ SHUTDOWN_S = 1.0
 
 
 def static_files() -> dict[str, bytes]:
-    """The page and its modules, by name."""
-    directory = files("areal_sdk_view").joinpath("static")
-    return {
-        one.name: one.read_bytes() for one in directory.iterdir() if Path(one.name).suffix in TYPES
-    }
+    """The page, its style and its modules, by path."""
+    return dict(_files_below(files("areal_sdk_view").joinpath("static"), ""))
+
+
+def _files_below(directory: Traversable, before: str) -> Iterator[tuple[str, bytes]]:
+    for one in directory.iterdir():
+        if one.is_dir():
+            yield from _files_below(one, f"{before}{one.name}/")
+        elif Path(one.name).suffix in TYPES:
+            yield before + one.name, one.read_bytes()
 
 
 def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
@@ -48,7 +54,7 @@ def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
         return web.Response(body=pages[name], content_type=kind, charset="utf-8")
 
     app.router.add_get("/", page)
-    app.router.add_get("/static/{name}", page)
+    app.router.add_get("/static/{name:.+}", page)
     Api(Library(roots)).add_to(app)
     return app
 

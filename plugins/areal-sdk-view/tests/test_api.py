@@ -14,8 +14,8 @@ from recorded import ATTACK, GROUP, STEPS, write_step
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens
 from areal_sdk.testing import RecordedRun
-from areal_sdk_view.columns import columns_of
-from areal_sdk_view.pieces import Pieces
+from areal_sdk_view.answers.columns import columns_of
+from areal_sdk_view.answers.pieces import Pieces
 
 
 async def get(client: aiohttp.ClientSession, path: str, status: int = 200, **query: str) -> Any:

@@ -1,12 +1,12 @@
 // The page: from the address to a view, the bar above it, and the keys.
 
-import { carry, isExported, listen } from "./api.js";
-import { forget } from "./colours.js";
-import { compare } from "./compare.js";
-import { h, link, replace, say } from "./dom.js";
-import { go, href, parse } from "./route.js";
-import { forgetRun, run } from "./run.js";
-import { runs } from "./runs.js";
+import { carry, isExported, listen } from "./parts/api.js";
+import { forget } from "./parts/colours.js";
+import { compare } from "./places/compare.js";
+import { h, link, replace, say } from "./parts/dom.js";
+import { go, href, parse } from "./parts/route.js";
+import { forgetRun, run } from "./places/run.js";
+import { runs } from "./places/runs.js";
 
 const PAGES = { runs, run, compare };
 const REFRESH_MS = 2000;

@@ -1,8 +1,8 @@
 // A line chart on a canvas: series with bands, marks of events, one cursor for all charts of a page, and a drag to zoom.
 
-import { colour, series as seriesColour } from "./colours.js";
-import { h, replace } from "./dom.js";
-import { number } from "./words.js";
+import { colour, series as seriesColour } from "../parts/colours.js";
+import { h, replace } from "../parts/dom.js";
+import { number } from "../parts/words.js";
 
 const PAD = { left: 46, right: 10, top: 8, bottom: 20 };
 const cursor = new EventTarget();

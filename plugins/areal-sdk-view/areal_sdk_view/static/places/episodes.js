@@ -1,11 +1,11 @@
 // The table of episodes: conditions, full text, orders.
 
-import { isExported, ofRun } from "./api.js";
-import { colour, reward as rewardColour } from "./colours.js";
-import { h, link, replace } from "./dom.js";
-import { change, go, href, parse } from "./route.js";
-import { rows } from "./table.js";
-import { count, number, seconds, signed } from "./words.js";
+import { isExported, ofRun } from "../parts/api.js";
+import { colour, reward as rewardColour } from "../parts/colours.js";
+import { h, link, replace } from "../parts/dom.js";
+import { change, go, href, parse } from "../parts/route.js";
+import { rows } from "../parts/table.js";
+import { count, number, seconds, signed } from "../parts/words.js";
 
 const ORDERS = { newest: "newest", worst: "worst", best: "best", surprising: "most surprising", longest: "longest", slowest: "slowest" };
 const CHIPS = { "training": "split == train", "evaluations": "split != train", "dropped": "dropped != none", "errors": "error", "no success": "success == false" };

@@ -1,8 +1,8 @@
 // The messages of an episode: thoughts, calls, results; long texts in parts; a quote marked.
 
-import { ofRun } from "./api.js";
-import { h, replace } from "./dom.js";
-import { count, number, signed } from "./words.js";
+import { ofRun } from "../parts/api.js";
+import { h, replace } from "../parts/dom.js";
+import { count, number, signed } from "../parts/words.js";
 
 export function conversation(run, episode, quote) {
   let marked = null;

@@ -1,8 +1,8 @@
 // The time of an episode: for each turn the wait for a slot and prefill, then decoding; between turns the agent and its tools.
 
-import { colour } from "./colours.js";
-import { h, s } from "./dom.js";
-import { seconds } from "./words.js";
+import { colour } from "../parts/colours.js";
+import { h, s } from "../parts/dom.js";
+import { seconds } from "../parts/words.js";
 
 const [WIDTH, ROW, LEFT] = [720, 18, 46];
 const MAX_TURNS = 60;

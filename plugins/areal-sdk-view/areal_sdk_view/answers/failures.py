@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
-from areal_sdk_view.episodes import row_of
+from areal_sdk_view.answers.episodes import row_of
 
 MAX_GROUPS = 60
 RARE = 0.002

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens, FollowedRun
-from areal_sdk_view.columns import columns_of
-from areal_sdk_view.episodes import row_of
-from areal_sdk_view.pieces import pieces_of
+from areal_sdk_view.answers.columns import columns_of
+from areal_sdk_view.answers.episodes import row_of
+from areal_sdk_view.answers.pieces import pieces_of
 
 MAX_SIBLINGS = 64
 MAX_TOKENS = 1500

@@ -1,10 +1,10 @@
 // Agents, trainer and evaluations on one clock. Waiting is drawn as waiting.
 
-import { ofRun } from "./api.js";
-import { colour, version as versionColour } from "./colours.js";
-import { h, replace } from "./dom.js";
-import { change, go, parse } from "./route.js";
-import { count, seconds } from "./words.js";
+import { ofRun } from "../parts/api.js";
+import { colour, version as versionColour } from "../parts/colours.js";
+import { h, replace } from "../parts/dom.js";
+import { change, go, parse } from "../parts/route.js";
+import { count, seconds } from "../parts/words.js";
 
 const [LEFT, TRAINER, GAP] = [70, 26, 14];
 const KINDS = { wait: ["series-5", "trainer waits for episodes"], step: ["series-1", "step computed"], publish: ["series-4", "weights published"] };

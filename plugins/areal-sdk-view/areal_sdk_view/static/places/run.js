@@ -1,17 +1,17 @@
 // One run: what it is, how it stands, and its tabs.
 
-import { isExported, ofRun } from "./api.js";
+import { isExported, ofRun } from "../parts/api.js";
 import { curves } from "./curves.js";
-import { h, replace } from "./dom.js";
+import { h, replace } from "../parts/dom.js";
 import { episode } from "./episode.js";
 import { episodes } from "./episodes.js";
 import { failures } from "./failures.js";
 import { lanes } from "./lanes.js";
-import { go, href } from "./route.js";
+import { go, href } from "../parts/route.js";
 import { settings } from "./settings.js";
 import { siblings } from "./siblings.js";
 import { task, tasks } from "./tasks.js";
-import { ago, count, moment, number } from "./words.js";
+import { ago, count, moment, number } from "../parts/words.js";
 
 const TABS = { curves, episodes, tasks, failures, lanes, settings };
 const PLACES = { ...TABS, episode, group: siblings, task };

@@ -1,7 +1,7 @@
 // What the colour of a token may say, and the words for one token.
 
-import { diverging, sequential, version } from "./colours.js";
-import { number, percent, signed } from "./words.js";
+import { diverging, sequential, version } from "../parts/colours.js";
+import { number, percent, signed } from "../parts/words.js";
 
 const SURPRISE = 4;
 /** Nats: a token that was less likely than exp(-4) has the full colour. */

@@ -1,10 +1,10 @@
 // The token strip: every token of an episode, coloured by what is known of it. Tokens far from the window cost nothing.
 
-import { ofRun } from "./api.js";
-import { h, replace, visible } from "./dom.js";
-import { change } from "./route.js";
+import { ofRun } from "../parts/api.js";
+import { h, replace, visible } from "../parts/dom.js";
+import { change } from "../parts/route.js";
 import { known, largest, shade, SHADINGS, told } from "./shading.js";
-import { count } from "./words.js";
+import { count } from "../parts/words.js";
 
 const CHUNK = 400;
 

@@ -1,10 +1,10 @@
 // The list of runs, and the choice of some to compare.
 
-import { get } from "./api.js";
-import { h, link, replace } from "./dom.js";
-import { change, go, href } from "./route.js";
-import { ago, count, moment, number } from "./words.js";
-import { rows } from "./table.js";
+import { get } from "../parts/api.js";
+import { h, link, replace } from "../parts/dom.js";
+import { change, go, href } from "../parts/route.js";
+import { ago, count, moment, number } from "../parts/words.js";
+import { rows } from "../parts/table.js";
 
 export async function runs(root, parts, query) {
   let list = await get("runs");

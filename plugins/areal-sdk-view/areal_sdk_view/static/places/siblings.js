@@ -1,12 +1,12 @@
 // The attempts of a group side by side, aligned at the first token that differs.
 
-import { ofRun } from "./api.js";
-import { colour, reward as rewardColour } from "./colours.js";
-import { h, link, replace, visible } from "./dom.js";
+import { ofRun } from "../parts/api.js";
+import { colour, reward as rewardColour } from "../parts/colours.js";
+import { h, link, replace, visible } from "../parts/dom.js";
 import { fate } from "./episodes.js";
-import { change, go, href } from "./route.js";
-import { known, largest, shade, SHADINGS, told } from "./shading.js";
-import { clipped, count, number, signed } from "./words.js";
+import { change, go, href } from "../parts/route.js";
+import { known, largest, shade, SHADINGS, told } from "../pictures/shading.js";
+import { clipped, count, number, signed } from "../parts/words.js";
 
 export async function siblings(root, { run, rest, query }) {
   const group = rest.join("/");

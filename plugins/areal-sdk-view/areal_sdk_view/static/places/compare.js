@@ -1,12 +1,12 @@
 // Runs side by side: the same curves in one chart, figures, and the settings that differ.
 
-import { get, ofRun } from "./api.js";
-import { AXES, axis, placeOf } from "./axes.js";
-import { chart } from "./chart.js";
-import { series } from "./colours.js";
-import { h, link, replace } from "./dom.js";
-import { change, href, parse } from "./route.js";
-import { number } from "./words.js";
+import { get, ofRun } from "../parts/api.js";
+import { AXES, axis, placeOf } from "../parts/axes.js";
+import { chart } from "../pictures/chart.js";
+import { series } from "../parts/colours.js";
+import { h, link, replace } from "../parts/dom.js";
+import { change, href, parse } from "../parts/route.js";
+import { number } from "../parts/words.js";
 
 const HEIGHT = 190;
 

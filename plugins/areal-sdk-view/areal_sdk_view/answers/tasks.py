@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
-from areal_sdk_view.episodes import row_of
+from areal_sdk_view.answers.episodes import row_of
 
 WINDOWS = 12
 """A task's attempts are seen in so many windows of equal numbers of them, at most."""

@@ -1,6 +1,6 @@
 // The settings of a run, and the versions of its plugins.
 
-import { h, replace } from "./dom.js";
+import { h, replace } from "../parts/dom.js";
 
 export async function settings(root, { about }) {
   const rows = flat(about.settings);

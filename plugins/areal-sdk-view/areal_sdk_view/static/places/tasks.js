@@ -1,13 +1,13 @@
 // Tasks through training: which are learnt, flaky or lost, and every attempt at one of them by version.
 
-import { ofRun } from "./api.js";
-import { chart } from "./chart.js";
-import { colour, reward as rewardColour } from "./colours.js";
-import { h, link, replace, s } from "./dom.js";
+import { ofRun } from "../parts/api.js";
+import { chart } from "../pictures/chart.js";
+import { colour, reward as rewardColour } from "../parts/colours.js";
+import { h, link, replace, s } from "../parts/dom.js";
 import { fate } from "./episodes.js";
-import { change, go, href } from "./route.js";
-import { rows } from "./table.js";
-import { count, number, signed } from "./words.js";
+import { change, go, href } from "../parts/route.js";
+import { rows } from "../parts/table.js";
+import { count, number, signed } from "../parts/words.js";
 
 const MEANING = { learnt: "better at the end than at the beginning, beyond chance", known: "high all along", flaky: "between, and not clearly better", lost: "worse at the end than at the beginning", never: "low all along", new: "too few attempts to say" };
 

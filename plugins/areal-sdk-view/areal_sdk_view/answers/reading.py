@@ -7,10 +7,10 @@ import orjson
 
 from areal_sdk import Episode
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun
-from areal_sdk_view.columns import OF_SAMPLING, OF_STEP, columns_of
-from areal_sdk_view.episodes import row_of
-from areal_sdk_view.messages import conversation, cut
-from areal_sdk_view.pieces import pieces_of
+from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, columns_of
+from areal_sdk_view.answers.episodes import row_of
+from areal_sdk_view.answers.messages import conversation, cut
+from areal_sdk_view.answers.pieces import pieces_of
 
 JSON = dict[str, Any]
 

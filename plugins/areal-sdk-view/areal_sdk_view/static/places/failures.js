@@ -1,10 +1,10 @@
 // What goes wrong, in groups: named, counted, and when.
 
-import { ofRun } from "./api.js";
-import { colour } from "./colours.js";
-import { h, link, replace, s } from "./dom.js";
-import { change, href } from "./route.js";
-import { count, number, percent } from "./words.js";
+import { ofRun } from "../parts/api.js";
+import { colour } from "../parts/colours.js";
+import { h, link, replace, s } from "../parts/dom.js";
+import { change, href } from "../parts/route.js";
+import { count, number, percent } from "../parts/words.js";
 
 export async function failures(root, { run, query }) {
   const answer = await ofRun(run, "failures", { split: query.get("split") ?? "" });

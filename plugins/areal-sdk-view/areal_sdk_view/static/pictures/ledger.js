@@ -1,9 +1,9 @@
 // The ledger as a picture: started = running + buffered + trained + dropped, by reason. A part links to its episodes.
 
-import { h, s } from "./dom.js";
-import { colour } from "./colours.js";
-import { href } from "./route.js";
-import { count, percent } from "./words.js";
+import { h, s } from "../parts/dom.js";
+import { colour } from "../parts/colours.js";
+import { href } from "../parts/route.js";
+import { count, percent } from "../parts/words.js";
 
 const [WIDTH, BAR, GAP, LEAST] = [520, 16, 26, 3];
 const HEIGHT = 190;

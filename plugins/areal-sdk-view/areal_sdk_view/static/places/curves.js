@@ -1,13 +1,13 @@
 // The curves of a run, what happened beside them, and the ledger as a picture.
 
-import { ofRun } from "./api.js";
-import { AXES, axis, placeOf } from "./axes.js";
-import { chart } from "./chart.js";
-import { colour, series } from "./colours.js";
-import { h, link, replace } from "./dom.js";
-import { ledger } from "./ledger.js";
-import { change, href, parse } from "./route.js";
-import { count, number, seconds, signed } from "./words.js";
+import { ofRun } from "../parts/api.js";
+import { AXES, axis, placeOf } from "../parts/axes.js";
+import { chart } from "../pictures/chart.js";
+import { colour, series } from "../parts/colours.js";
+import { h, link, replace } from "../parts/dom.js";
+import { ledger } from "../pictures/ledger.js";
+import { change, href, parse } from "../parts/route.js";
+import { count, number, seconds, signed } from "../parts/words.js";
 
 const FIRST = ["training reward"];
 const NUM_STRIKING = 7;

@@ -1,14 +1,14 @@
 // One episode: verdict, siblings, conversation, times, and its tokens.
 
-import { isExported, ofRun } from "./api.js";
-import { colour, reward as rewardColour } from "./colours.js";
-import { conversation } from "./conversation.js";
-import { copy, h, link, replace } from "./dom.js";
+import { isExported, ofRun } from "../parts/api.js";
+import { colour, reward as rewardColour } from "../parts/colours.js";
+import { conversation } from "../pictures/conversation.js";
+import { copy, h, link, replace } from "../parts/dom.js";
 import { fate } from "./episodes.js";
-import { go, href } from "./route.js";
-import { strip } from "./strip.js";
-import { timeline } from "./timeline.js";
-import { moment, number, seconds, signed } from "./words.js";
+import { go, href } from "../parts/route.js";
+import { strip } from "../pictures/strip.js";
+import { timeline } from "../pictures/timeline.js";
+import { moment, number, seconds, signed } from "../parts/words.js";
 
 export async function episode(root, { run, rest, query }) {
   const id = rest.join("/");
