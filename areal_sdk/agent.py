@@ -25,7 +25,7 @@ class SessionGenerate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """The way of agent code to the policy: any OpenAI client pointed at `base_url`."""
+    """The agent's access to the policy: an address and a key for any OpenAI client, and the facts of its episode."""
 
     base_url: str
     """Ends in `/v1` and names this episode's session."""

@@ -29,7 +29,8 @@ class EngineInfo:
     constrains_json: bool = False
     """Whether the engine honours `GenerateRequest.json_schema`."""
     shares_device: bool = False
-    """The trainer computes where it does: `release_memory` before a step, `resume_memory` after."""
+    """Whether engine and trainer share a device: the run then calls `release_memory` before a step, `resume_memory`
+    after."""
     restart_s: float = 0.0
     """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
     extended by it."""
@@ -71,8 +72,7 @@ class Sampling:
 
     @property
     def exclusion(self) -> Exclusion | None:
-        """The reason why tokens drawn so do not follow log softmax(logits / T), which training
-        assumes."""
+        """The reason why tokens drawn this way do not follow log softmax(logits / T), as training assumes."""
         if self.is_greedy:
             return Exclusion.GREEDY
         if self.cuts_tail:
@@ -228,7 +228,7 @@ class InferenceEngine(ABC):
         return True
 
     async def died(self) -> EngineDeath:
-        """Wait until the started engine has died; for most engines, forever."""
+        """Wait until the started engine has died. Most engines never die, and then it waits for ever."""
         await asyncio.Event().wait()
         raise AssertionError("nobody sets the event")
 
@@ -237,7 +237,8 @@ class InferenceEngine(ABC):
         raise EngineError(f"{type(self).__name__} cannot be started again")
 
     def observe_outages(self, tell: Callable[[bool], None]) -> None:  # noqa: B027 - optional
-        """`tell` hears when the engine can sample nothing, because a part of it starts again, and when it can."""
+        """Have `tell` called when the engine can sample nothing, because a part of it restarts, and when it can
+        again."""
 
     async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
         """Let other processes sample too. Processes of other machines reach this one at `host`.
@@ -267,7 +268,7 @@ class InferenceEngine(ABC):
 class EngineClient(InferenceEngine):
     """An engine that the main process owns, as a rollout node or a gateway process samples from it.
 
-    Weights, pauses and restarts are the main process's: what it holds is held here too.
+    The main process updates, pauses and restarts the engine. While it holds generation, this client holds it too.
     """
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
@@ -277,7 +278,7 @@ class EngineClient(InferenceEngine):
 
     @abstractmethod
     async def told(self, state: Mapping[str, Any]) -> None:
-        """The main process's news of the engine: the first ones before any request."""
+        """Take a new state of the engine from the main process. The first one comes before any request."""
 
     async def start(self) -> None:
         """The engine runs already."""

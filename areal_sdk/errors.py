@@ -43,7 +43,7 @@ class ConfigError(ArealError, ValueError):
 
 
 def no_such_file(path: Path, what: str = "file") -> ConfigError:
-    """`path`, as the user wrote it, is not there; a relative one says where it was sought."""
+    """The error for a missing file. It names `path` as the user wrote it, and for a relative path the directory."""
     text = f"no such {what}: {path}"
     if not path.is_absolute():
         text += (
@@ -137,7 +137,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def raised_here(kind: type[ConfigError] | type[ProcessError]) -> Iterator[None]:
-    """Raise an error of this kind as if this process had raised it, where code in a child did."""
+    """Raise the error of a child as if this process had raised it."""
     try:
         yield
     except RemoteError as exc:

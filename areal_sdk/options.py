@@ -123,7 +123,7 @@ def _unknown(name: str, declared: list[str], table: str) -> str:
 
 
 def _parameter_types(target: Callable[..., object]) -> dict[str, Any]:
-    """The types of a function's parameters; what it returns may be a name of type checkers only."""
+    """The types of a function's parameters. Its return type is not resolved: it may exist for type checkers only."""
     annotations = getattr(target, "__annotations__", {})
     types = {name: type_ for name, type_ in annotations.items() if name != "return"}
     return get_type_hints(

@@ -1,7 +1,7 @@
 """The packages of this project that are installed apart from the core, and the names that each brings.
 
-A package that moves out of the core gets a row here. A user who then asks for a launcher, a command or a setting of a
-package that is not installed reads the line that installs it, and not that the name is unknown.
+A package that moves out of the core gets a row here. A user who asks for a launcher, a command or a setting of a
+missing package is then told the command that installs it, instead of that the name is unknown.
 """
 
 from collections.abc import Mapping, Sequence

@@ -38,7 +38,7 @@ class LocalLauncher:
         """Do nothing: the launcher holds nothing."""
 
     async def _start_all(self, specs: Sequence[ProcessSpec]) -> list[Child]:
-        """All at once, because ranks wait for each other before they are ready."""
+        """Start all ranks at once: they wait for each other before they are ready."""
         started: list[asyncio.Task[Child]] = []
         try:
             async with asyncio.TaskGroup() as group:

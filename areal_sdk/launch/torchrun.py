@@ -3,7 +3,7 @@
     areal-sdk train agent.py --launcher torchrun      # prints the line to run
     AREAL_SDK_TOKEN=... torchrun --nproc-per-node 8 -m areal_sdk.launch.torchrun HOST:PORT
 
-The main process stays one of its own; torchrun restarts and logs its ranks as it always does.
+The main process is not one of the ranks. torchrun restarts and logs its ranks as always.
 """
 
 import os

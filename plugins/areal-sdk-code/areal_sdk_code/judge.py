@@ -18,7 +18,7 @@ from areal_sdk_sandbox import Isolation, Limits, Sandbox, SandboxEnd
 
 _INSIDE = files("areal_sdk_code.inside")
 _MARGIN_S = 5.0
-"""The tests' own process may take this much longer than the program that it waits for."""
+"""Seconds that the tests' process may take beyond those of the program that it waits for."""
 _LEAST_S = 0.01
 """Seconds that are left to a program that has used up its time."""
 _TESTS_MEMORY_MB = 1024

@@ -11,7 +11,8 @@ from areal_sdk_code.judge import Judge
 from areal_sdk_sandbox import Isolation, Limits
 
 _WALL_PER_CPU_S = 2.0
-"""A busy machine gives a program half of its time, and that is not the program's fault."""
+"""Wall-clock seconds per CPU second: on a busy machine a program gets half of the CPU, through no fault of its
+own."""
 
 
 def unit_tests(

@@ -40,7 +40,7 @@ class PythonTool:
         self._max_characters = max_characters
 
     async def call(self, arguments: str | Mapping[str, Any]) -> str:
-        """The answer to the model, also to arguments that are none."""
+        """The answer to the model, also if its arguments are malformed."""
         try:
             parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError):
@@ -51,7 +51,7 @@ class PythonTool:
         return await self.run(code)
 
     async def run(self, code: str) -> str:
-        """The output of the program, its end if it is long, and how the program ended if not well."""
+        """The output of the program (the end of a long one), and the way it ended if it failed."""
         files = {"program.py": code.encode(errors="replace")}
         end = await self._sandbox.run(["python3", "-I", "program.py"], files=files)
         written = (end.stdout + end.stderr).decode(errors="replace").strip()

@@ -23,8 +23,8 @@ def tasks(
 ) -> Iterator[Task]:
     """Episodes of `gymnasium.make(id, **arguments)`, each with a seed of its own.
 
-    Held-out seeds are never trained on. Two seeds may still begin alike, where an environment has few
-    beginnings: a success then says how it is played, not that it was seen before.
+    Held-out seeds are never trained on. An environment with few beginnings may still begin alike for two seeds:
+    success then shows that it is played well, not that the policy copes with new beginnings.
     """
     is_train = split == "train"
     number = count if is_train else eval_count

@@ -151,7 +151,7 @@ def _user(text: str) -> Message:
 
 
 def _no_tools(message: Message) -> list[Message]:
-    """An answer to each tool call: models call what nobody offered, and chat APIs want answers."""
+    """An answer to each tool call: models call tools that nobody offered, and chat APIs require answers."""
     calls = message.get("tool_calls") or ()
     text = "There are no tools."
     return [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]

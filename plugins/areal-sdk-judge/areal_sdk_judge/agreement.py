@@ -1,7 +1,7 @@
 """The agreement of a judge with people: labelled examples, and the figures of their comparison.
 
-A judge that nobody checked is a reward that nobody knows. Look at the share of unreadable verdicts, at
-`kappa` (agreement beyond chance; below 0.4 is poor), and at how often it orders two answers as people do.
+An unchecked judge is an unknown reward. Look at the share of unreadable verdicts, at `kappa` (agreement beyond
+chance; below 0.4 is poor), and at how often it orders two answers as people do.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Agreement:
     same_side: float
     """Share of verdicts on the label's side of one half."""
     kappa: float
-    """The same beyond chance: 1 is perfect, 0 is what guessing gives."""
+    """Agreement beyond chance: 1 is perfect, 0 is as good as guessing."""
     mean_difference: float
     same_order: float
     """Share of pairs with different labels that the judge puts in the same order; a tie counts half."""
@@ -125,7 +125,7 @@ def _order(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 def _kappa(pairs: Sequence[tuple[int, int]]) -> float:
-    """Cohen's; NaN where both always say the same, so that there is nothing to agree on."""
+    """Cohen's kappa; NaN if both sides always give the same verdict, so that there is nothing to agree on."""
     if not pairs:
         return math.nan
     total = len(pairs)

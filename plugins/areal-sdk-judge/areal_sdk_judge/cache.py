@@ -1,4 +1,4 @@
-"""Replies of judges on disk: what was asked before is not paid again. Processes may share a file."""
+"""Replies of judges on disk, so that a repeated question is not paid for again. Processes may share a file."""
 
 import sqlite3
 from contextlib import closing

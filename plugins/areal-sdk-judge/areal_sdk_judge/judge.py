@@ -1,4 +1,4 @@
-"""`Judge`: asks a model for scores and preferences, and says what that took."""
+"""`Judge`: asks a model for scores and preferences, and reports their cost."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ class JudgeOptions:
     temperature: float = 0.0
     max_tokens: int = 512
     attempts: int = 2
-    """Number of times that a model is asked which gives no readable verdict."""
+    """Number of times that a model is asked until it gives a readable verdict."""
     max_retries: int = 4
     timeout_s: float = 20.0
     """Seconds of one request."""
@@ -89,7 +89,7 @@ class Judge:
     async def compare(self, question: str, first: str, second: str) -> Judgement:
         """1.0 where the first answer is better, 0.0 where the second is, 0.5 where neither is.
 
-        Judges prefer a place. So both orders are asked, and a judge who contradicts itself said 0.5.
+        Judges prefer the first or the second place. So both orders are asked, and contradicting answers count as 0.5.
         """
         rubric = self.options.rubric
         orders = [(first, second), (second, first)]

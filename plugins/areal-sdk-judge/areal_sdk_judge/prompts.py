@@ -1,8 +1,8 @@
 """The question to a judge, and the reading of its verdict.
 
-What is judged stands between marks that are made from it, so that no answer can write the end of its own
-part. The verdict is the last line of the reply, or the fenced block that ends it, and that is one JSON
-object and nothing else: what a judge quotes before is no verdict.
+The judged text stands between marks that are hashes of it, so that no answer can forge its own end mark. The verdict
+is the last line of the reply, or the fenced block that ends it, and that is one JSON object and nothing else: what a
+judge quotes before is no verdict.
 """
 
 import json
@@ -104,5 +104,5 @@ def _verdict(reply: str) -> Mapping[str, Any]:
 
 
 def _mark(*texts: str) -> str:
-    """Marks that the texts cannot contain but by breaking a hash."""
+    """Marks that the texts could contain only if they broke a hash."""
     return "=" * 8 + blake2b("\0".join(texts).encode(errors="replace"), digest_size=6).hexdigest()

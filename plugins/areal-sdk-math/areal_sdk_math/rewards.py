@@ -11,7 +11,7 @@ def boxed_answer(episode: Episode, *, field: str = "answer", partial_credit: flo
 
 
 def hash_answer(episode: Episode, *, field: str = "answer", partial_credit: float = 0.0) -> float:
-    """1.0 when what follows the last `####` is the answer."""
+    """1.0 when the text after the last `####` is the answer."""
     _, marker, said = episode.final_text.rpartition("####")
     lines = said.strip().splitlines()
     return _score(lines[0] if marker and lines else None, episode, field, partial_credit)

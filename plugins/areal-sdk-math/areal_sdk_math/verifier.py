@@ -16,14 +16,15 @@ from enum import StrEnum
 from areal_sdk import EpisodeError
 
 _WALL_PER_CPU_S = 5.0
-"""A busy machine gives the process a fifth of its time, and that is not the expression's fault."""
+"""Wall-clock seconds per CPU second: on a busy machine the process gets a fifth of the CPU."""
 _LOOK_EVERY_MS = 50
 START_S = 120.0
 """Seconds for the import of sympy, on a busy machine."""
 _END_S = 10.0
-"""Seconds for the exit of a process that said its last."""
+"""Seconds for the exit of a process that has closed its output."""
 _KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
-"""Ends that come from outside. An expression that needs too much memory ends its process otherwise."""
+"""Exit codes of a process that was ended from outside. An expression that needs too much memory ends it with
+another."""
 
 
 class Comparison(StrEnum):
@@ -80,8 +81,8 @@ class Verifier:
     def _judge(self, question: dict[str, str]) -> dict[str, bool] | None:
         """The answer; None if the question itself takes too much.
 
-        Only CPU time tells that at once. The rest may be the machine's fault, or the memory of earlier
-        questions, so a fresh process is asked too.
+        Only used-up CPU time shows that at once. Other failures may be due to the machine, or to the memory of
+        earlier questions, so a fresh process is asked too.
         """
         answer = self._ask(question)
         if answer in (_Failure.DIED, _Failure.STOPPED):

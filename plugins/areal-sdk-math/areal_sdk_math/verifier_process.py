@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _die_of_memory(num_bytes: int) -> None:
-    """Limit what is allocated from now on, with what is there already."""
+    """Limit the memory of the process: what it has, and an allowance for what it allocates from now on."""
     with open("/proc/self/statm", encoding="utf-8") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, used + num_bytes))

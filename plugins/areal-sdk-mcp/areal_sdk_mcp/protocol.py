@@ -8,13 +8,13 @@ from areal_sdk import EpisodeError
 JSON = dict[str, Any]
 
 VERSION = "2025-06-18"
-"""Offered to servers. A server may answer with an older revision: what is used here is in all of them."""
+"""The revision offered to servers. A server may answer with an older one: all of them have what is used here."""
 
 INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
 
 
 class CallRefusedError(Exception):
-    """The server refused a call for what stands in it, such as arguments that fit no schema."""
+    """The server refused a call because of its content, such as arguments that do not fit the schema."""
 
 
 class Transport(Protocol):
@@ -34,7 +34,7 @@ class Transport(Protocol):
 
 
 def fault(server: str, what: str) -> EpisodeError:
-    """The episode is nobody's fault: it is tried again, and never counts as a zero."""
+    """The error to raise for a fault of the server. The episode is tried again, and never counts as a zero."""
     return EpisodeError.infrastructure(f"MCP server {server!r}: {what}")
 
 

@@ -109,7 +109,7 @@ class StdioTransport:
             raise fault(self._name, self._end or f"it reads no more: {exc!r}") from exc
 
     async def _until_its_end_is_known(self) -> None:
-        """A server that has ended reads no more, and what it wrote says why."""
+        """Wait for the end of a server that reads no more: its last output says why it ended."""
         reader = self._readers[0]
         if asyncio.current_task() is not reader:
             await asyncio.wait([reader], timeout=STOP_GRACE_S)

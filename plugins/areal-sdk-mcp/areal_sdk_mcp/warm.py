@@ -62,7 +62,7 @@ async def close_shared_servers() -> None:
 
 @atexit.register
 def _kill_all() -> None:
-    """A loop that was never closed has left its servers running."""
+    """Kill servers that are still running, because their event loop was never closed."""
     for of_loop in list(_of_loop.values()):
         for warm in of_loop.values():
             if warm.server is not None and (pid := warm.server.pid) is not None:

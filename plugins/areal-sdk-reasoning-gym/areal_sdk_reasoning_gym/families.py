@@ -20,7 +20,7 @@ UNSCORABLE = {
         "questions do not say which conclusion they mean"
     )
 }
-"""Families of which no rule tells a right answer from one without any reasoning."""
+"""Families whose score cannot tell a right answer from one that took no reasoning."""
 
 BLOCK = 16
 
@@ -40,7 +40,7 @@ def refuse_unscorable(family: str) -> None:
 
 
 def has_level(family: str, level: int) -> bool:
-    """Some levels of the library contradict their own family: such a one is not there."""
+    """Whether a family has this level. A level of the library that contradicts its own family does not count."""
     try:
         parameters_of(family, difficulty=level, given={})
     except ConfigError:

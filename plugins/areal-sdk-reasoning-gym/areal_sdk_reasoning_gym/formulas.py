@@ -74,7 +74,7 @@ def _is_formula(
 
 
 def _degree(node: ast.expr, names: Collection[str], functions: Collection[str]) -> float:
-    """ValueError for what is no formula."""
+    """The degree of a formula; ValueError if it is not a formula."""
     match node:
         case ast.Constant(value=bool()):
             raise ValueError("no number")

@@ -40,7 +40,7 @@ _MAX_MESSAGE = 300
 
 
 class GoneError(BaseException):
-    """The solution's process ended, or answers what is no answer. Not for tests to catch."""
+    """The solution's process ended, or sent something that is not an answer. Tests must not catch it."""
 
 
 class DataError(BaseException):
@@ -272,7 +272,7 @@ def _module(name: str) -> types.ModuleType:
 
 
 def _result(test: Any, order: dict[str, Any], solution: Solution) -> str:
-    """The reason why the test did not pass; empty if it passed."""
+    """The reason why the test failed; empty if it passed."""
     before, why = solution.num_asked, ""
     try:
         if isinstance(test, str):
@@ -296,7 +296,7 @@ def _result(test: Any, order: dict[str, Any], solution: Solution) -> str:
 
 
 def _is_failure(error: BaseException, *, was_asked: bool) -> bool:
-    """Whether the solution may have caused `error`: it raised it, or returned what a test cannot use."""
+    """Whether the solution may have caused `error`: by raising it, or by returning what a test cannot use."""
     cause: BaseException | None = error
     while cause is not None:
         if getattr(cause, "__notes__", ()):
@@ -315,7 +315,7 @@ def _run_call(test: dict[str, Any], order: dict[str, Any], solution: Solution) -
 
 
 def _candidate(name: str, solution: Solution) -> Any:
-    """The function that an entry point means. Of `Solution().solve` a new object is made."""
+    """The function that an entry point names. For `Solution().solve`, a new object is made."""
     method = _METHOD.fullmatch(name)
     if method is None and name not in solution.names and "Solution" in solution.names:
         method = _METHOD.fullmatch(
@@ -344,8 +344,7 @@ def is_same(got: Any, expected: Any) -> bool:
 
 
 def _with_keys_of_json(found: dict[Any, Any]) -> dict[Any, Any]:
-    """The dict with keys as JSON writes `{1: 2}`: the tests came as JSON, and the program cannot
-    know."""
+    """The dict with its keys as text, as JSON writes `{1: 2}`: the tests were JSON, which the program cannot know."""
     written = {json.dumps(key) if isinstance(key, (int, float)) else key: key for key in found}
     if len(written) < len(found):  # 1 and "1": JSON has no such dict
         return found
@@ -393,7 +392,7 @@ def _run_check(namespace: dict[str, Any], order: dict[str, Any], solution: Solut
 
 
 def _run_functions(namespace: dict[str, Any], tree: ast.AST) -> None:
-    """Run the tests as pytest does. pytest is not here, so fixtures and parameters are refused."""
+    """Run the tests as pytest does. pytest itself is not installed here, so fixtures and parameters are refused."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for name, item in list(namespace.items()):
         if not name.lower().startswith("test") or getattr(item, "__module__", "") != "test":

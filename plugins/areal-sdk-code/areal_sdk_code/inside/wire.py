@@ -28,9 +28,8 @@ def encode(
     *,
     unpacks_arrays: bool = False,
 ) -> Any:
-    """`value` for JSON. What is not plain is kept by `keep`, which gives it a number.
-
-    Of a class made from a plain one (an `Enum` of texts, a subclass of `int`) the plain value is sent.
+    """`value` for JSON. Objects that are not plain are given to `keep`, which returns their number. An object whose
+    class derives from a plain one (an `Enum` of texts, a subclass of `int`) is sent as the plain value.
 
     `unpacks_arrays`: numpy's arrays and numbers are sent as lists and numbers of Python.
 
@@ -142,7 +141,7 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message; None once the other side is gone. ValueError for what is no message."""
+    """The next message; None once the other side is gone. ValueError if it is malformed."""
     line = stream.readline(MAX_BYTES + 1)
     if not line:
         return None
