@@ -12,6 +12,8 @@ from areal_sdk.errors import ConfigError, no_such_file, require_package
 _MARK = b"\xef\xbb\xbf"
 """A byte order mark, with which some programs begin a text."""
 _LONGEST_CELL = 2**31 - 1
+_SEVERAL, _STATE = "dataset_dict.json", "state.json"
+"""Files of a saved dataset with several splits, and with one."""
 _OTHER_NAMES = {"eval": ("validation", "valid", "val", "dev", "test")}
 """Names that a saved dataset may give to a split of a run, the first choice first."""
 
@@ -27,43 +29,68 @@ class Row:
     values: dict[str, Any]
 
 
-def read_rows(path: Path, *, split: str = "train") -> Iterator[Row]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The rows that a reader wants, for its errors."""
+
+    noun: str
+    example: str = ""
+    """A row as it should be written."""
+
+    @property
+    def hint(self) -> str:
+        return f"; write {self.example}" if self.example else ""
+
+
+TASKS = Wanted("task")
+
+
+def read_rows(path: Path, *, split: str = "train", wanted: Wanted = TASKS) -> Iterator[Row]:
     """The rows of `path`, read as they are needed. ConfigError for what cannot be read.
 
     `split` chooses from a saved dataset with several splits; a file is one split.
     """
     if not path.exists():
-        raise no_such_file(path, "file of tasks")
+        raise no_such_file(path, f"file of {wanted.noun}s")
     if path.is_dir():
         return _saved_dataset(path, split)
     suffix = path.suffix.lower()
     if suffix in _READERS:
         return _READERS[suffix](path)
     if suffix in (".xlsx", ".xls", ".tsv", ".feather", ".arrow"):
-        raise ConfigError(f"{path}: tasks are read from JSONL, JSON, CSV and Parquet: convert it")
-    return _json_lines(path) if suffix == ".jsonl" else _json(path)
+        raise ConfigError(
+            f"{path}: {wanted.noun}s are read from JSONL, JSON, CSV and Parquet: convert it"
+        )
+    return _json_lines(path, wanted) if suffix == ".jsonl" else _json(path, wanted)
 
 
-def _json(path: Path) -> Iterator[Row]:
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `path` is a directory that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote."""
+    return any((path / name).is_file() for name in (_SEVERAL, _STATE))
+
+
+def _json(path: Path, wanted: Wanted) -> Iterator[Row]:
     """A list of objects, or one object a line."""
     with path.open("rb") as file:
         begin = file.read(4096).removeprefix(_MARK).lstrip()
-    return _json_list(path) if begin.startswith(b"[") else _json_lines(path)
+    return _json_list(path, wanted) if begin.startswith(b"[") else _json_lines(path, wanted)
 
 
-def _json_list(path: Path) -> Iterator[Row]:
+def _json_list(path: Path, wanted: Wanted) -> Iterator[Row]:
     import orjson
 
     try:
         items = orjson.loads(path.read_bytes().removeprefix(_MARK))
     except orjson.JSONDecodeError as exc:
-        raise ConfigError(f"{path}, line {exc.lineno}: not valid JSON: {exc}") from None
+        raise ConfigError(
+            f"{path}, line {exc.lineno}: not valid JSON: {exc}{wanted.hint}"
+        ) from None
     for number, item in enumerate(items, start=1):
         where = f"{path}, item {number}"
-        yield Row(where, number, _object(item, where))
+        yield Row(where, number, _object(item, where, wanted))
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
+def _json_lines(path: Path, wanted: Wanted) -> Iterator[Row]:
     import orjson
 
     with path.open("rb") as file:
@@ -73,13 +100,14 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 try:
                     item = orjson.loads(stripped)
                 except orjson.JSONDecodeError as exc:
-                    raise ConfigError(f"{where}: not valid JSON: {exc}") from None
-                yield Row(where, number, _object(item, where))
+                    raise ConfigError(f"{where}: not valid JSON: {exc}{wanted.hint}") from None
+                yield Row(where, number, _object(item, where, wanted))
 
 
-def _object(item: object, where: str) -> dict[str, Any]:
+def _object(item: object, where: str, wanted: Wanted) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise ConfigError(f"{where}: a task is a JSON object, not {type(item).__name__}")
+        kind = type(item).__name__
+        raise ConfigError(f"{where}: a {wanted.noun} is a JSON object, not {kind}{wanted.hint}")
     return item
 
 
@@ -133,10 +161,10 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
     """Rows that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
-    if (several := path / "dataset_dict.json").is_file():
+    if (several := path / _SEVERAL).is_file():
         known = list(_read_json(several)["splits"])
         return _saved_dataset(path / choose_split(known, split, where=str(path)), split)
-    state = path / "state.json"
+    state = path / _STATE
     if not state.is_file():
         from areal_sdk.builtin.hub import read_hub  # which imports this module
 

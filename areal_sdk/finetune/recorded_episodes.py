@@ -76,7 +76,7 @@ def learnt_episodes(run_dir: RunDir) -> list[EpisodeSummary]:
     elif all(episode.reward is None for episode in seen):
         num_failed = sum(episode.error is not None for episode in seen)
         failed = f", {num_failed} ended with a fault (areal-sdk inspect RUN)" if num_failed else ""
-        cure = "post rewards, or give a JSONL file"
+        cure = "post rewards, or give a file"
         why = f"none of its {len(seen)} episodes has a reward{failed}: {cure}"
     if why:
         raise ConfigError(f"{run_dir.path}: {why}")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from areal_sdk.builtin.rows import is_saved_dataset
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.contrasts import contrasts, read_pair
@@ -43,7 +44,7 @@ class Sources:
         found: Dataset[Demonstration] = Dataset()
         for place in places:
             path = Path(place).expanduser()
-            if path.is_dir():
+            if path.is_dir() and not is_saved_dataset(path):
                 self._add_episodes(found, RunDir.open(path))
             else:
                 rows = read_conversations(path)
@@ -55,7 +56,7 @@ class Sources:
         found: Dataset[TokenPair] = Dataset()
         for place in places:
             path = Path(place).expanduser()
-            if path.is_dir():
+            if path.is_dir() and not is_saved_dataset(path):
                 self._add_contrasts(found, RunDir.open(path))
             else:
                 rows = read_pairs(path)

@@ -106,7 +106,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
             "finetune.objective is not set: use areal-sdk sft, dpo, reward-model or distill"
         )
     if not section.data:
-        raise ConfigError("no data: give JSONL files or run directories (finetune.data)")
+        raise ConfigError("no data: give files or run directories (finetune.data)")
     model_dir = find_model(config.init_from or config.model)
     preset = find_preset(config, plugins)
     make_trainer(

@@ -174,7 +174,7 @@ def test_a_reward_model_tells_pairs_apart_that_it_never_saw(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"finetune": {"data": []}}, "no data: give JSONL files or run directories"),
+        ({"finetune": {"data": []}}, "no data: give files or run directories"),
         ({"finetune": {"data": ["nope.jsonl"]}}, "no such data: nope.jsonl"),
         ({"finetune": {"objective": None}}, "finetune.objective is not set"),
         ({"finetune": {"max_tokens": 5}}, "nothing to learn from in .*longer than 5 tokens"),

@@ -2,13 +2,18 @@
 
 from pathlib import Path
 
+import datasets
 import orjson
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from areal_sdk.builtin.rows import is_saved_dataset
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.canonical import canonical
 from areal_sdk.loop.plan.rows import read_conversations, read_pairs
+from areal_sdk.types import Message
 
 ASKED = {"role": "user", "content": "1+1?"}
 SAID = {"role": "assistant", "content": "2"}
@@ -220,8 +225,8 @@ def test_turns_after_the_prompt_belong_to_the_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (b"{", "line 2: not JSON"),
-        ([1], "line 2: not a JSON object"),
+        (b"{", "line 2: not valid JSON"),
+        ([1], "line 2: a conversation is a JSON object, not list"),
         ({"text": "hi"}, "no \"messages\" (it has 'text')"),
         ({"messages": []}, "'messages' is not a list of messages"),
         ({"messages": [ASKED]}, "no assistant message to learn from"),
@@ -314,3 +319,29 @@ def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
         read_pairs(tmp_path / "missing.jsonl")
     with pytest.raises(ConfigError, match="is empty: write"):
         read_conversations(written(tmp_path / "empty.jsonl", b""))
+
+
+def test_conversations_come_from_any_file_that_tasks_come_from(tmp_path: Path) -> None:
+    """Tables write null where a message has no such field."""
+    expected: list[tuple[Message, ...]] = [(ASKED, SAID), (AGAIN, {**WRONG, "weight": 0})]
+    rows = [{"messages": list(messages)} for messages in expected]
+    listed = tmp_path / "rows.json"
+    listed.write_bytes(orjson.dumps(rows))
+    table = pyarrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    for path in (listed, tmp_path / "rows.parquet"):
+        assert [row.messages for row in read_conversations(path)] == expected
+    texts = tmp_path / "rows.csv"
+    texts.write_text('prompt,completion\n1+1?,2\n"2,1","3\n4"\n')
+    first, second = read_conversations(texts)
+    assert first.messages == (ASKED, SAID)
+    assert [message["content"] for message in second.messages] == ["2,1", "3\n4"]
+    assert second.where.endswith("rows.csv, row 2 (line 4)")
+
+
+def test_pairs_come_from_a_saved_dataset(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1?", "chosen": "2", "rejected": "3"}]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "pairs")
+    assert is_saved_dataset(tmp_path / "pairs")
+    [pair] = read_pairs(tmp_path / "pairs")
+    assert (pair.messages, pair.chosen) == ((ASKED,), (SAID,))

@@ -16,7 +16,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--per-task", type=int, help="At most so many episodes of a task, the best ones.")
 @finetuning_options()
 def sft(**given: Any) -> None:
-    """Imitate DATA: JSONL files of {"messages": [...], "tools": [...]}, or run directories.
+    """Imitate DATA: files of rows {"messages": [...], "tools": [...]}, or run directories.
 
     Only assistant messages are trained. From a run, the best episodes are trained, token by token as sampled.
 
@@ -36,7 +36,7 @@ def sft(**given: Any) -> None:
 )
 @finetuning_options()
 def dpo(**given: Any) -> None:
-    """Prefer the chosen answers of DATA: JSONL files of pairs, or run directories.
+    """Prefer the chosen answers of DATA: files of pairs, or run directories.
 
     A line is {"messages": [...], "chosen": ..., "rejected": ...}. From a run, the best and the worst episode of each
     group are a pair.

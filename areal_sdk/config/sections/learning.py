@@ -314,7 +314,7 @@ class SftSection(Section):
     """Warm-up on demonstrations before reinforcement learning."""
 
     demonstrations: Annotated[str | None, _NO_WARM_UP] = None
-    """A JSONL file, a line a conversation: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
+    """A file (JSONL, JSON, CSV, Parquet) with a conversation a row: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
     Instead, an agent file may define `demonstrations()`, which yields the same, or lists of messages."""
     steps: NonNegative = 0
     """Supervised steps before the first episode; 0: no warm-up."""
@@ -344,7 +344,8 @@ class FinetuneSection(Section):
     objective: Literal["sft", "dpo", "reward_model"] | None = None
     """The objective of such a run; default: a run that plays episodes."""
     data: Annotated[tuple[str, ...], _NO_DATA] = ()
-    """Data to learn from: JSONL files, and directories of runs (their episodes are the data)."""
+    """Data to learn from: files (JSONL, JSON, CSV, Parquet), saved datasets, and directories of runs (their
+    episodes are the data)."""
     eval_data: Annotated[tuple[str, ...], _NO_DATA] = ()
     """Held-out data of the same kinds. The loss on these data is measured before training, after training, and
     every `eval.every` steps."""

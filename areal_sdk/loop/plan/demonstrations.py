@@ -1,4 +1,4 @@
-"""Demonstrations for supervised warm-up: a JSONL file, or `demonstrations()` beside the agent."""
+"""Demonstrations for supervised warm-up: a file, or `demonstrations()` beside the agent."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ def load_demonstrations(section: SftSection, *, program: Program) -> list[Conver
         return read_conversations(Path(section.demonstrations))
     if program.demonstrations is None:
         raise ConfigError(
-            f"sft.steps = {section.steps} needs demonstrations: set sft.demonstrations to a JSONL "
+            f"sft.steps = {section.steps} needs demonstrations: set sft.demonstrations to a "
             f"file, or define `def demonstrations()` beside {program.name!r}"
         )
     what = f"demonstrations() of {program.name!r}"
@@ -57,7 +57,7 @@ def load_demonstrations(section: SftSection, *, program: Program) -> list[Conver
 
 
 def _conversation(given: Any, where: str) -> Conversation:
-    """A list of messages; or a mapping, as in a JSONL file, that may have tools too."""
+    """A list of messages; or a mapping, as in a file, that may have tools too."""
     row = given if isinstance(given, Mapping) else {"messages": given}
     try:
         return to_conversation(row, where)

@@ -1,15 +1,16 @@
-"""Data to learn from: JSONL, one conversation or one pair of answers a line.
+"""Data to learn from: one conversation or one pair of answers a row, in any file that tasks are read from.
 
-A line that cannot be learnt from is refused: the error names its number, the fault and the cure.
+A row that cannot be learnt from is refused: the error names its place, the fault and the cure.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
+from areal_sdk.builtin.rows import Wanted, read_rows
 from areal_sdk.errors import ConfigError, no_such_file
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.canonical import canonical
@@ -59,46 +60,31 @@ class BadRowError(ValueError):
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of a JSONL file. ConfigError names the first line that is no conversation."""
-    return _read(path, to_conversation, CONVERSATION)
+    """The conversations of a file. ConfigError names the first row that is no conversation."""
+    return _read(path, to_conversation, Wanted("conversation", CONVERSATION))
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a JSONL file. ConfigError names the first line that is no pair."""
-    return _read(path, _pair, PAIR)
+    """The pairs of a file. ConfigError names the first row that is no pair."""
+    return _read(path, _pair, Wanted("pair", PAIR))
 
 
-def _read(path: Path, parse: Callable[[Mapping[str, Any], str], T], example: str) -> list[T]:
+def _read(path: Path, parse: Callable[[Mapping[str, Any], str], T], wanted: Wanted) -> list[T]:
+    if not path.exists():
+        raise ConfigError(f"{no_such_file(path, 'data')}: give a file or a run directory")
     rows = []
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
-        try:
-            row = orjson.loads(line)
-            if not isinstance(row, Mapping):
-                raise BadRowError("not a JSON object")
-            rows.append(parse(row, where))
-        except orjson.JSONDecodeError as exc:
-            raise ConfigError(
-                f"{where}: not JSON ({exc}): write one object a line, {example}"
-            ) from None
-        except BadRowError as exc:
-            raise ConfigError(f"{where}: {exc}; write {example}") from None
-    if not rows:
-        raise ConfigError(f"{path} is empty: write one object a line, {example}")
-    return rows
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except FileNotFoundError:
-        cure = "give a JSONL file or a run directory"
-        raise ConfigError(f"{no_such_file(path, 'data')}: {cure}") from None
+        for row in read_rows(path, wanted=wanted):
+            given = {name: value for name, value in row.values.items() if value is not None}
+            try:
+                rows.append(parse(given, row.where))
+            except BadRowError as exc:
+                raise ConfigError(f"{row.where}: {exc}{wanted.hint}") from None
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from None
+    if not rows:
+        raise ConfigError(f"{path} is empty: write one {wanted.noun} a row, {wanted.example}")
+    return rows
 
 
 def to_conversation(row: Mapping[str, Any], where: str) -> Conversation:
