@@ -1,7 +1,9 @@
-"""The child's end of a connection: blocking and thread-safe, without asyncio."""
+"""The child's end of a connection: blocking and thread-safe."""
 
+import asyncio
 import contextlib
 import faulthandler
+import itertools
 import os
 import socket
 import struct
@@ -9,15 +11,18 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from areal_sdk.blame import place_of, trace_of
-from areal_sdk.errors import ArealError
+from areal_sdk.errors import ArealError, CallTimeoutError, RemoteError
 from areal_sdk.process.frames import (
     JSON,
     Buffer,
+    ChildReply,
     Frame,
     FrameDecoder,
     FrameError,
@@ -42,22 +47,34 @@ class ChannelClosedError(ArealError):
     """
 
 
+class Line(Protocol):
+    """The way by which a request came, and its answer goes."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def send_answer(
+        self, request: "Request", kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
+    ) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """One call of the main process. Answer it once: `reply`, `fail`, or `emit`s and a `finish`."""
+    """One call of the other side. Answer it once: `reply`, `fail`, or `emit`s and a `finish`."""
 
     method: str
     payload: JSON
     buffers: Sequence[memoryview]
     id: int
-    channel: "Channel"
+    channel: Line
     cancelled: bool = False
     """The caller gave up: replies are dropped. Set by the reader thread."""
     _on_cancel: Callable[[], object] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def when_cancelled(self, call: Callable[[], object]) -> None:
         """Have `call` called, by the reader thread, when the caller gives up; now if it has already."""
-        with self.channel._changed:
+        with self._lock:
             self._on_cancel = call
             is_late = self.cancelled
         if is_late:
@@ -65,7 +82,7 @@ class Request:
 
     def cancel(self) -> None:
         """Note that the caller gave up."""
-        with self.channel._changed:
+        with self._lock:
             self.cancelled, call = True, self._on_cancel
         if call is not None:
             with contextlib.suppress(RuntimeError):  # its event loop is closed already
@@ -73,15 +90,15 @@ class Request:
 
     def emit(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
         """Send one part of a streamed answer."""
-        self.channel._answer(self, FrameKind.CHUNK, payload, buffers)
+        self.channel.send_answer(self, FrameKind.CHUNK, payload, buffers)
 
     def finish(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
         """End a streamed answer, with a last part if it is not empty."""
-        self.channel._answer(self, FrameKind.REPLY, payload, buffers)
+        self.channel.send_answer(self, FrameKind.REPLY, payload, buffers)
 
     def reply(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
         """Send the whole answer."""
-        self.channel._answer(self, FrameKind.REPLY, payload, buffers)
+        self.channel.send_answer(self, FrameKind.REPLY, payload, buffers)
 
     def fail(self, error: BaseException) -> None:
         """Raise `RemoteError` at the caller, with the error's class name and message."""
@@ -91,11 +108,11 @@ class Request:
             "place": clean_text(place_of(error)),
             "trace": clean_text(trace_of(error)),
         }
-        self.channel._answer(self, FrameKind.FAIL, payload, ())
+        self.channel.send_answer(self, FrameKind.FAIL, payload, ())
 
 
 class Channel:
-    """Requests in, answers out. A reader thread fills the queue and notices the end.
+    """Requests in, answers out, and calls of the main process. A reader thread notices the end.
 
     Sending blocks while the main process does not read: it always reads, unless it is stopped.
     """
@@ -105,6 +122,9 @@ class Channel:
         self._waiting: deque[Request] = deque()
         """Requests that nobody has taken yet, those of guests included."""
         self._open: dict[int, Request] = {}
+        self._calls: dict[int, Future[ChildReply]] = {}
+        """Calls of the main process that have no answer yet."""
+        self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._closed_because = ""
@@ -131,6 +151,43 @@ class Channel:
             requests = list(self._waiting)
             self._waiting.clear()
             return requests
+
+    def begin(
+        self, method: str, payload: JSON = None, buffers: Sequence[Buffer] = ()
+    ) -> "Future[ChildReply]":
+        """Call the main process, from any thread. Cancel the future to cancel the call.
+
+        Its error is a `RemoteError`, or `ChannelClosedError` when the channel closes first.
+        """
+        answer: Future[ChildReply] = Future()
+        with self._changed:
+            self._raise_if_closed()
+            number = next(self._numbers)
+            self._calls[number] = answer
+        answer.add_done_callback(partial(self._end_call, number))
+        try:
+            self._send(Frame(FrameKind.CALL, number, method, payload, buffers))
+        except BaseException:
+            answer.cancel()
+            raise
+        return answer
+
+    async def call(
+        self,
+        method: str,
+        payload: JSON = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+    ) -> ChildReply:
+        """Call the main process from a coroutine. A deadline or a cancellation cancels the call."""
+        answer = self.begin(method, payload, buffers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.wrap_future(answer)
+        except TimeoutError:
+            what = f"the main process did not answer {method!r} within {timeout_s:g} s"
+            raise CallTimeoutError(what) from None
 
     @property
     def is_closed(self) -> bool:
@@ -168,9 +225,10 @@ class Channel:
 
     # inside
 
-    def _answer(
+    def send_answer(
         self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
     ) -> None:
+        """Send an answer, or a part of one. Called by its `Request`."""
         is_last = kind is not FrameKind.CHUNK
         with self._changed:
             is_wanted = not request.cancelled
@@ -199,9 +257,11 @@ class Channel:
         with self._changed:
             self._closed_because = self._closed_because or why
             self._changed.notify_all()
-            given_up = list(self._open.values())
+            given_up, calls = list(self._open.values()), list(self._calls.values())
         for request in given_up:
             request.cancel()
+        for answer in calls:
+            _settle(answer, ChannelClosedError(why))
 
     def _read(self) -> None:
         decoder = FrameDecoder()
@@ -241,8 +301,21 @@ class Channel:
                         self._waiting.remove(given_up)  # type: ignore[arg-type]
                 if given_up is not None:
                     given_up.cancel()
+            case FrameKind.REPLY:
+                reply = ChildReply(frame.payload, [view_of(buffer) for buffer in frame.buffers])
+                _settle(self._calls.get(frame.id), reply)
+            case FrameKind.FAIL:
+                where = f"the main process: {frame.method}"
+                _settle(self._calls.get(frame.id), RemoteError(where, **frame.payload))
             case _:
                 raise FrameError(f"the main process sent {frame.kind!r}")
+
+    def _end_call(self, number: int, answer: "Future[ChildReply]") -> None:
+        with self._changed:
+            self._calls.pop(number, None)
+        if answer.cancelled():
+            with contextlib.suppress(ChannelClosedError):
+                self._send(Frame(FrameKind.CANCEL, number))
 
     def _orphaned(self, why: str) -> None:
         self._close(f"the main process is gone ({why})")
@@ -250,6 +323,16 @@ class Channel:
             sys.stderr.write("areal_sdk: the main process is gone and the entry did not return\n")
             sys.stderr.flush()
             os._exit(os.EX_SOFTWARE)
+
+
+def _settle(answer: "Future[ChildReply] | None", result: ChildReply | ArealError) -> None:
+    if answer is None:
+        return  # given up while the answer was on its way
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(result, ChildReply):
+            answer.set_result(result)
+        else:
+            answer.set_exception(result)
 
 
 class GuestChannel(Channel):

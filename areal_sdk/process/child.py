@@ -3,28 +3,19 @@
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
+from areal_sdk.process.channel import Request
 from areal_sdk.process.connection import Connection
-from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind, view_of
+from areal_sdk.process.frames import JSON, Buffer, ChildReply, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 KILLED_WITHIN_S = 60.0
 """Seconds that a child may take to end after SIGKILL. The kernel still frees its memory: on a
 crowded machine, gigabytes take more than five seconds, and a run that had ended well would be
 reported as failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildReply:
-    """An answer, or one part of a streamed answer."""
-
-    payload: JSON
-    buffers: Sequence[memoryview] = ()
-    """Writable and not shared: `numpy.frombuffer` can use them without a copy."""
 
 
 class Body(Protocol):
@@ -65,6 +56,10 @@ class Child:
         self._started: asyncio.Future[ChildReply] = loop.create_future()
         self._pending: dict[int, Callable[[Frame | ProcessError], None]] = {}
         self._next_id = 1
+        self.on_call: Callable[[Request], None] = _refuse
+        """Function that takes the calls of the child, such as `LoopAnswering.answer`."""
+        self._asked: dict[int, Request] = {}
+        """Calls of the child that have no answer yet."""
         self._is_closing = False
         connection.on_frame = self._on_frame
 
@@ -84,6 +79,11 @@ class Child:
     @property
     def log_path(self) -> Path:
         return self._body.log_path
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the child has ended."""
+        return self.exited.done()
 
     async def call(
         self,
@@ -210,6 +210,15 @@ class Child:
         pending, self._pending = self._pending, {}
         for deliver in pending.values():
             deliver(error)
+        for request in list(self._asked.values()):
+            request.cancel()
+
+    def send_answer(
+        self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
+    ) -> None:
+        """Answer a call of the child, unless the child gave it up. Called by its `Request`."""
+        if self._asked.pop(request.id, None) is request:
+            self._connection.send(Frame(kind, request.id, request.method, payload, buffers))
 
     def death(self) -> ChildDiedError:
         """The error that says how the child ended, and where its log is."""
@@ -258,6 +267,15 @@ class Child:
                 where = f"{self.name} failed to start (log: {self.log_path})"
                 self._started.set_exception(_remote_error(where, frame))
             return
+        if frame.kind is FrameKind.CALL:
+            request = Request(frame.method, frame.payload, _views(frame), frame.id, self)
+            self._asked[frame.id] = request
+            self.on_call(request)
+            return
+        if frame.kind is FrameKind.CANCEL:
+            if (given_up := self._asked.pop(frame.id, None)) is not None:
+                given_up.cancel()
+            return
         deliver = self._pending.get(frame.id)
         if deliver is None:
             return  # given up while the answer was on its way
@@ -288,6 +306,10 @@ async def kill_all(children: Sequence[Child]) -> None:
     if was_cancelled:
         raise asyncio.CancelledError
     killing.result()
+
+
+def _refuse(request: Request) -> None:
+    request.fail(ProcessError(f"the main process answers no calls, not even {request.method!r}"))
 
 
 def _views(frame: Frame) -> list[memoryview]:

@@ -43,19 +43,19 @@ class FrameKind(StrEnum):
     READY = "ready"
     """child -> main: the entry is up."""
     CALL = "call"
-    """main -> child: a request."""
+    """A request, of either side."""
     CANCEL = "cancel"
-    """main -> child: the caller gave up that request."""
+    """The caller gave up that request."""
     EXIT = "exit"
     """main -> child: please leave."""
     STACKS = "stacks"
     """main -> child: write every thread's stack to your log."""
     CHUNK = "chunk"
-    """child -> main: part of an answer; more follows."""
+    """Part of an answer; more follows."""
     REPLY = "reply"
-    """child -> main: the answer, or the last part of one."""
+    """The answer, or the last part of one."""
     FAIL = "fail"
-    """child -> main: the request (or, before READY, the start) raised."""
+    """The request raised; with id 0, the start of the child did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,15 @@ class Frame:
     payload: JSON = None
     buffers: Sequence[Buffer] = ()
     """Received buffers are writable memoryviews."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildReply:
+    """An answer, or one part of a streamed answer."""
+
+    payload: JSON
+    buffers: Sequence[memoryview] = ()
+    """Writable and not shared: `numpy.frombuffer` can use them without a copy."""
 
 
 def view_of(buffer: Buffer) -> memoryview:

@@ -18,6 +18,7 @@ from areal_sdk.process.services import (
     Answer,
     Answering,
     Bulk,
+    MainClient,
     Number,
     Service,
     Stream,
@@ -26,6 +27,7 @@ from areal_sdk.process.services import (
 )
 
 SYNC = "tests.process.service_entry:one_after_another"
+ASKING = "tests.process.service_entry:ask"
 ASYNC = "tests.process.service_entry:at_the_same_time"
 
 
@@ -118,6 +120,38 @@ class Counter(Shop):
             stream.send(Item(Kind.PLAIN, (number,), values=b"x" * number))
             await asyncio.sleep(0)
         stream.finish()
+
+
+class Till(Service, Protocol):
+    """The calls that a child makes of the main process."""
+
+    def price(self, item: Item) -> Answer[float]: ...
+
+    def waits(self) -> Answer[None]: ...
+
+
+class Clerk(Service, Protocol):
+    def asks(self, item: Item, is_thread: bool) -> Answer[float]: ...
+
+    def asks_in_vain(self) -> Answer[None]: ...
+
+
+class AskingClerk(Clerk):
+    def __init__(self, channel: Channel) -> None:
+        self._till = MainClient[Till](channel)
+
+    async def asks(self, item: Item, is_thread: bool) -> float:
+        if is_thread:
+            return self._till.wait(Till.price, item, timeout_s=60)  # and blocks the event loop
+        return await self._till.call(Till.price, item, timeout_s=60)
+
+    async def asks_in_vain(self) -> None:
+        await self._till.call(Till.waits, timeout_s=60)
+
+
+def ask(channel: Channel, args: Mapping[str, JSON]) -> None:
+    channel.ready()
+    asyncio.run(answer_until_closed(channel, AskingClerk(channel)))
 
 
 def one_after_another(channel: Channel, args: Mapping[str, JSON]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,9 @@ import pytest
 from areal_sdk.errors import ProcessError, RemoteError
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.frames import view_of
-from areal_sdk.process.services import Client
-from areal_sdk.process.services.client import StreamClient
+from areal_sdk.process.services import Client, LoopAnswering, StreamClient
 from areal_sdk.process.services.contract import method_of
-from tests.process.service_entry import ASYNC, SYNC, Item, Kind, Older, Shop
+from tests.process.service_entry import ASKING, ASYNC, SYNC, Clerk, Item, Kind, Older, Shop, Till
 from tests.toolbox.waiting import until
 
 TIMEOUT_S = 60.0
@@ -101,6 +101,57 @@ async def test_a_blocked_process_says_that_it_has_a_call_that_is_answered_at_onc
         later = asyncio.create_task(shop.call(Shop.later, timeout_s=TIMEOUT_S))
         note.touch()
         assert await later == 7
+
+
+class Shopkeeper(Till):
+    def __init__(self) -> None:
+        self.waiting = asyncio.Event()
+        self.has_given_up = asyncio.Event()
+
+    async def price(self, item: Item) -> float:
+        if item.kind is Kind.ODD:
+            raise ValueError("nobody buys this")
+        return len(view_of(item.values or b"")) / 2
+
+    async def waits(self) -> None:
+        self.waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.has_given_up.set()
+
+
+@pytest.mark.parametrize("is_thread", [False, True])
+async def test_a_child_calls_the_main_process(tmp_path: Path, is_thread: bool) -> None:
+    async with child_of(ASKING, tmp_path) as child:
+        clerk = Client[Clerk](child)
+        plain = Item(Kind.PLAIN, values=b"abc")
+        with pytest.raises(RemoteError, match="answers no calls, not even 'price'"):
+            await clerk.call(Clerk.asks, plain, is_thread, timeout_s=TIMEOUT_S)
+        child.on_call = LoopAnswering(Shopkeeper()).answer
+        assert await clerk.call(Clerk.asks, plain, is_thread, timeout_s=TIMEOUT_S) == 1.5
+        with pytest.raises(RemoteError, match="ValueError: nobody buys this"):
+            await clerk.call(Clerk.asks, Item(Kind.ODD), is_thread, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "killed"])
+async def test_a_call_that_a_child_gives_up_or_dies_in_is_cancelled(
+    tmp_path: Path, end: str
+) -> None:
+    async with child_of(ASKING, tmp_path) as child:
+        keeper = Shopkeeper()
+        child.on_call = LoopAnswering(keeper).answer
+        asking = asyncio.create_task(
+            Client[Clerk](child).call(Clerk.asks_in_vain, timeout_s=TIMEOUT_S)
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            await keeper.waiting.wait()
+            if end == "cancelled":
+                asking.cancel()
+            else:
+                child.signal(signal.SIGKILL)
+            await keeper.has_given_up.wait()
+        await asyncio.wait({asking})
 
 
 def test_an_annotation_that_cannot_travel_names_its_method() -> None:

@@ -12,17 +12,17 @@ class BackgroundTasks:
     """Keeps each task until it ends. Iterates over the tasks that have not ended."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, task: Coroutine[Any, Any, None], *, name: str) -> None:
         self.keep(asyncio.create_task(task, name=name))
 
-    def keep(self, task: asyncio.Task[None]) -> None:
+    def keep(self, task: asyncio.Task[Any]) -> None:
         """Keep a task that somebody awaits for a while only."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def __iter__(self) -> Iterator[asyncio.Task[None]]:
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
         return iter(list(self._tasks))
 
     async def finish(self) -> None:

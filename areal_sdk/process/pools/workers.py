@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
-from areal_sdk.process.child import Child, ChildReply
-from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.child import Child
+from areal_sdk.process.frames import JSON, Buffer, ChildReply
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.supervision import Slots
 from areal_sdk.process.services import Answer, Client, Service

@@ -1,7 +1,7 @@
 """Services: the methods of one process that another process calls, typed at both ends."""
 
-from areal_sdk.process.services.answering import Answering, answer_until_closed
-from areal_sdk.process.services.client import Client
+from areal_sdk.process.services.answering import Answering, LoopAnswering, answer_until_closed
+from areal_sdk.process.services.client import Client, MainClient, StreamClient
 from areal_sdk.process.services.contract import Answer, Bulk, Number, Service, Stream, at_once
 
 __all__ = [
@@ -9,9 +9,12 @@ __all__ = [
     "Answering",
     "Bulk",
     "Client",
+    "LoopAnswering",
+    "MainClient",
     "Number",
     "Service",
     "Stream",
+    "StreamClient",
     "answer_until_closed",
     "at_once",
 ]

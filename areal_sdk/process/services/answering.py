@@ -106,70 +106,73 @@ def fail(request: Request, error: BaseException) -> None:
     request.fail(error)
 
 
+class LoopAnswering(Answering):
+    """Answers on the running event loop, many calls at the same time."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self.calls = BackgroundTasks()
+        """Calls that have not ended."""
+
+    def answer(self, request: Request) -> None:
+        with suppress(ChannelClosedError):
+            try:
+                self.send(request, self.begin(request))
+            except ChannelClosedError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - the caller is told
+                fail(request, exc)
+
+    def begin(self, request: Request) -> Any:
+        """Call the method; a coroutine becomes a task."""
+        result = self.call(request)
+        if asyncio.iscoroutine(result):
+            result = asyncio.create_task(result, name=request.method)
+            self.calls.keep(result)
+        return result
+
+
 async def answer_until_closed(channel: Channel, service: Service) -> None:
     """Answer on this event loop until the channel closes; then cancel the calls that have not ended.
 
     Raises the error of a method that is answered `at_once`.
     """
-    await _Loop(channel, Answering(service)).run()
+    answering = LoopAnswering(service)
+    loop = asyncio.get_running_loop()
+    closed: asyncio.Future[None] = loop.create_future()
 
-
-class _Loop:
-    """A thread receives requests, and the event loop calls the methods."""
-
-    def __init__(self, channel: Channel, answering: Answering) -> None:
-        self._channel = channel
-        self._answering = answering
-        self._loop = asyncio.get_running_loop()
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._calls = BackgroundTasks()
-
-    async def run(self) -> None:
-        threading.Thread(target=self._receive, name="receiver", daemon=True).start()
+    def take(request: Request, is_answered: bool) -> None:
+        if not is_answered:
+            answering.answer(request)
+            return
         try:
-            await self._closed
-        finally:
-            calls = list(self._calls)
-            for call in calls:
-                call.cancel()
-            if calls:
-                await asyncio.wait(calls, timeout=EXIT_GRACE_S)
+            answering.begin(request)
+        except Exception as exc:  # noqa: BLE001 - raised below
+            if not closed.done():
+                closed.set_exception(exc)
 
-    def _receive(self) -> None:
+    def close() -> None:
+        if not closed.done():
+            closed.set_result(None)
+
+    def receive() -> None:  # in a thread: also while code blocks the loop
         try:
             while True:
-                request = self._channel.receive()
-                if request is None:
-                    continue
-                is_answered = self._answering.is_answered_at_once(request.method)
-                self._loop.call_soon_threadsafe(self._take, request, is_answered)
-                if is_answered:
-                    request.reply()
+                if (request := channel.receive()) is not None:
+                    is_answered = answering.is_answered_at_once(request.method)
+                    loop.call_soon_threadsafe(take, request, is_answered)
+                    if is_answered:
+                        request.reply()
         except ChannelClosedError:
             with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._close)
+                loop.call_soon_threadsafe(close)
 
-    def _take(self, request: Request, is_answered: bool) -> None:
-        try:
-            result = self._answering.call(request)
-            if asyncio.iscoroutine(result):
-                result = asyncio.create_task(result, name=request.method)
-            if isinstance(result, asyncio.Task):
-                self._calls.keep(result)
-            if not is_answered:
-                self._answering.send(request, result)
-        except ChannelClosedError:
-            pass
-        except Exception as exc:  # noqa: BLE001 - the caller is told, or `run` raises it
-            if is_answered:
-                self._close(exc)
-            else:
-                fail(request, exc)
-
-    def _close(self, bug: Exception | None = None) -> None:
-        if self._closed.done():
-            return
-        if bug is None:
-            self._closed.set_result(None)
-        else:
-            self._closed.set_exception(bug)
+    threading.Thread(target=receive, name="receiver", daemon=True).start()
+    try:
+        await closed
+    finally:
+        calls = list(answering.calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls, timeout=EXIT_GRACE_S)

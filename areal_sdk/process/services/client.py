@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
 
-from areal_sdk.errors import ProcessError
-from areal_sdk.process.child import Child, ChildReply
-from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.errors import CallTimeoutError, ProcessError
+from areal_sdk.process.channel import Channel
+from areal_sdk.process.child import Child
+from areal_sdk.process.frames import JSON, Buffer, ChildReply
 from areal_sdk.process.services.contract import (
     Answer,
     Method,
@@ -21,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Caller(Protocol):
-    """The way to a process: a `Child`, or a pool of them."""
+    """The way to a process: a `Child`, a pool of them, or the `Channel` to the main process."""
 
     async def call(
         self,
@@ -73,6 +74,36 @@ class StreamClient(Client[S]):
         async with aclosing(parts):
             async for part in parts:
                 yield _result(about, part)
+
+
+class MainClient(Client[S]):
+    """Calls the main process from a child, also from threads."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel)
+        self._channel = channel
+
+    def tell(self, method: Callable[[S, Unpack[Ts]], Answer[None]], *arguments: *Ts) -> None:
+        """Begin a call whose answer nobody waits for."""
+        about = method_of(method)
+        self._channel.begin(about.name, *about.called(*arguments))
+
+    def wait(
+        self,
+        method: Callable[[S, Unpack[Ts]], Answer[R]],
+        *arguments: *Ts,
+        timeout_s: float,
+    ) -> R:
+        """The result of a method. Blocks the calling thread."""
+        about = method_of(method)
+        answer = self._channel.begin(about.name, *about.called(*arguments))
+        try:
+            result: R = _result(about, answer.result(timeout_s))
+        except TimeoutError:
+            answer.cancel()
+            what = f"the main process did not answer {about.title} within {timeout_s:g} s"
+            raise CallTimeoutError(what) from None
+        return result
 
 
 def _result(method: Method, reply: ChildReply) -> Any:

@@ -5,8 +5,8 @@ import contextlib
 import logging
 import signal
 import time
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -20,18 +20,23 @@ from areal_sdk.errors import (
     InfrastructureError,
     ProcessError,
 )
-from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
+from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.services import Answer, Bulk, Client, LoopAnswering
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_title
 from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
-    error_of,
+    EPISODE_BACKSTOP_S,
+    AgentCalls,
+    Packed,
+    SessionCalls,
     pack_call_result,
     unpack_request,
-    unpack_result,
 )
 from areal_sdk.rollout.agents.spec import AgentSpec
-from areal_sdk.types import pack_turns
+from areal_sdk.types import Turn, pack_turns
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +45,8 @@ SAY_BLOCKED_AFTER_S = 5.0
 """Seconds that one step may hold a worker's event loop before its place is logged."""
 STACKS_S = 0.2
 """Time for a worker that is about to be killed to write its stacks to the log."""
-ANSWER_TIMEOUT_S = 60.0
-"""Seconds for a worker to take the answer to a call of its agent."""
 CLOSE_GRACE_S = 1.5
 """Seconds for a worker without episodes to end by itself before it is killed."""
-EPISODE_BACKSTOP_S = 7 * 86400.0
-"""Bound of the wait for an episode, which the runner's deadline ends much earlier."""
 
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals by which the kernel (out of memory) or a person ends a process: no code is to blame."""
@@ -63,15 +64,25 @@ class Postmortem:
     """The message of the other episodes' errors."""
 
 
-class AgentProcess:
-    """A worker and the episodes that play in it."""
+@dataclass(frozen=True, slots=True)
+class _Aboard:
+    """An episode in a worker, and the calls of its session that are being answered."""
+
+    context: EpisodeContext
+    calls: BackgroundTasks = field(default_factory=BackgroundTasks)
+
+
+class AgentProcess(SessionCalls):
+    """A worker and the episodes that play in it. Answers their calls from their sessions."""
 
     def __init__(self, child: Child, holder: LoopHolder, spec: AgentSpec) -> None:
-        self.aboard: set[int] = set()
-        """Numbers of the episodes that play in the worker."""
+        self.aboard: dict[int, _Aboard] = {}
+        """The episodes that play in the worker, by number."""
         self.is_retired = False
         """Whether the worker gets no new episodes, and ends with its last one."""
         self._child = child
+        self._worker = Client[AgentCalls](child)
+        child.on_call = LoopAnswering(self).answer
         self._holder = holder
         self._agent = spec.name
         self._is_isolated = spec.is_isolated
@@ -133,34 +144,48 @@ class AgentProcess:
 
     async def play(self, number: int, order: bytes, context: EpisodeContext) -> PlayResult:
         """The agent's result. Raises `EpisodeError`, as playing in this process would."""
-        self.aboard.add(number)
-        calls = _SessionCalls(self._child, context)
-        parts = self._child.stream(
-            "play",
-            {"number": number, "id": context.episode_id},
-            [order],
-            idle_timeout_s=EPISODE_BACKSTOP_S,
-        )
+        episode = self.aboard[number] = _Aboard(context)
         try:
-            async with aclosing(parts):
-                async for part in parts:
-                    if "ended" in part.payload:
-                        return _ended(part)
-                    if "blocked" in part.payload:
-                        self._note_blocked(part.payload["blocked"])
-                    else:
-                        calls.take(part)
-            raise InfrastructureError(f"{self.name} ended an episode without a result")
+            played = await self._worker.call(
+                AgentCalls.play, number, context.episode_id, order, timeout_s=EPISODE_BACKSTOP_S
+            )
+            return played.unpack()
         except ChildDiedError as death:
             raise self._error_for(number, death) from death
         finally:
-            self.aboard.discard(number)
-            await calls.aclose()
+            del self.aboard[number]
+            await episode.calls.cancel()
 
     async def stop(self, number: int, *, timeout_s: float) -> bool:
         """Cancel an episode; returns whether its code is gone."""
-        reply = await self._child.call("stop", {"number": number}, timeout_s=timeout_s)
-        return bool(reply.payload["is_gone"])
+        return await self._worker.call(AgentCalls.stop, number, timeout_s=timeout_s)
+
+    # calls of the worker
+
+    def generate(self, number: int, request: Bulk) -> Answer[Packed]:
+        episode = self._episode(number)
+        answering = _packed(episode.context.generate(**unpack_request(view_of(request))))
+        task = asyncio.create_task(answering, name=f"generate for {number}")
+        episode.calls.keep(task)
+        return task
+
+    def turns(self, number: int, since: int) -> Packed:
+        return Packed(pack_call_result(pack_turns(self._episode(number).context.turns[since:])))
+
+    def blocked(self, number: int, where: str) -> None:
+        self._blocked_in = where
+        logger.warning(
+            "%s: %s holds up the other episodes of its worker (%d of them)",
+            self.name,
+            where,
+            len(self.aboard) - 1,
+        )
+
+    def _episode(self, number: int) -> _Aboard:
+        """The episode with a number. InfrastructureError for an episode that is over."""
+        if (episode := self.aboard.get(number)) is None:
+            raise InfrastructureError(f"episode {number} of {self.name} is over")
+        return episode
 
     async def kill_for_blocking(self, step: Step | None = None) -> None:
         """Kill the worker, with all its episodes, because a step blocks its event loop.
@@ -206,15 +231,6 @@ class AgentProcess:
     async def aclose(self) -> None:
         await self._child.aclose(grace_s=CLOSE_GRACE_S)
 
-    def _note_blocked(self, where: str) -> None:
-        self._blocked_in = where
-        logger.warning(
-            "%s: %s holds up the other episodes of its worker (%d of them)",
-            self.name,
-            where,
-            len(self.aboard) - 1,
-        )
-
     def _error_for(self, number: int, death: ChildDiedError) -> EpisodeError:
         if self._postmortem is None:
             self._postmortem = self._examine(death)
@@ -248,50 +264,9 @@ def _age_s(step: Step) -> float:
     return time.monotonic() - since if number and since else 0.0
 
 
-class _SessionCalls:
-    """Serves the calls of one episode in a worker from its session in the main process."""
-
-    def __init__(self, child: Child, context: EpisodeContext) -> None:
-        self._child = child
-        self._context = context
-        self._open: dict[int, asyncio.Task[None]] = {}
-
-    def take(self, call: ChildReply) -> None:
-        number = call.payload["number"]
-        if call.payload["call"] == "withdraw":
-            if (task := self._open.get(number)) is not None:
-                task.cancel()
-            return
-        task = asyncio.create_task(self._answer(number, call), name=f"answer {number}")
-        self._open[number] = task
-        task.add_done_callback(lambda _: self._open.pop(number))
-
-    async def aclose(self) -> None:
-        """Cancel the calls that are still being served."""
-        tasks = list(self._open.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _answer(self, number: int, call: ChildReply) -> None:
-        try:
-            if call.payload["call"] == "turns":
-                new = self._context.turns[call.payload["since"] :]
-                packed = pack_call_result(pack_turns(new))
-            else:
-                packed = pack_call_result(
-                    await self._context.generate(**unpack_request(call.buffers[0]))
-                )
-        except Exception as exc:  # noqa: BLE001 - it is raised in the caller
-            packed = pack_call_result(error=exc)
-        with contextlib.suppress(ProcessError):  # the worker died: `play` raises the reason
-            await self._child.call(
-                "answer", {"number": number}, [packed], timeout_s=ANSWER_TIMEOUT_S
-            )
-
-
-def _ended(part: ChildReply) -> PlayResult:
-    if part.payload["ended"] == "error":
-        told = part.payload
-        raise error_of(told["kind"], told["message"], trace=told["trace"])
-    return unpack_result(part.buffers[0])
+async def _packed(turn: Awaitable[Turn]) -> Packed:
+    """The packed turn, or the packed error of it."""
+    try:
+        return Packed(pack_call_result(await turn))
+    except Exception as exc:  # noqa: BLE001 - it is raised in the caller
+        return Packed(pack_call_result(error=exc))

@@ -5,28 +5,26 @@ session in the main process answers. The messages are pickles, because tasks hol
 Only types of the SDK travel back, so that the main process imports nothing that an agent needs.
 """
 
-import asyncio
-import contextlib
-import itertools
 import pickle
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import (
     AgentError,
-    CallTimeoutError,
     DeadlineError,
     EnvError,
     EpisodeError,
     InfrastructureError,
+    RemoteError,
     RewardError,
 )
 from areal_sdk.gateway.errors import ApiError, session_closed
-from areal_sdk.process import ChannelClosedError, Request
+from areal_sdk.process import ChannelClosedError, clean_text
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services import Answer, Bulk, MainClient, Service
 from areal_sdk.reward import as_outcome, as_turn_rewards
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.rollout.judging.verdicts import portable
@@ -88,11 +86,6 @@ def pack_result(result: Any) -> bytes:
 
 def unpack_result(packed: bytes | memoryview) -> PlayResult:
     return _unpickle(packed)  # type: ignore[no-any-return]
-
-
-def error_of(kind: str, message: str, *, trace: str) -> EpisodeError:
-    """The `EpisodeError` that a worker reported, as the main process would have raised it."""
-    return _ERRORS[kind].at("", message, trace=trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,88 +156,68 @@ def _unpickle(packed: bytes | memoryview) -> Any:
 
 TURNS_TIMEOUT_S = 60.0
 """Deadline of `turns`, which the main process answers from memory."""
-POLL_S = 0.1
-"""Pause between two looks whether the episode of a waiting thread was cancelled."""
+EPISODE_BACKSTOP_S = 7 * 86400.0
+"""Bound of the waits for an episode and for its turns, which the runner's deadline ends much earlier."""
 
 
-class PendingCalls:
-    """The calls of this worker to the main process that have no result yet. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The end of an episode in a worker: the packed result of its agent, or an error."""
 
-    def __init__(self) -> None:
-        self._ids = itertools.count()
-        self._open: dict[int, Future[CallResult]] = {}
-        self._lock = threading.Lock()
-        self._is_closed = False
+    result: Bulk | None
+    kind: str = ""
+    message: str = ""
+    trace: str = ""
 
-    def begin(
-        self, request: Request, method: str, packed: bytes = b"", **fields: Any
-    ) -> "PendingCall":
-        """Call the main process: the call travels as a part of the streamed answer to `play`."""
-        answer: Future[CallResult] = Future()
-        with self._lock:
-            if self._is_closed:
-                raise session_closed()
-            number = next(self._ids)
-            self._open[number] = answer
-        call = PendingCall(self, request, number, answer)
-        try:
-            request.emit({"call": method, "number": number, **fields}, [packed])
-        except BaseException:
-            self.forget(number)
-            raise
-        return call
+    @classmethod
+    def failed(cls, error: EpisodeError) -> Self:
+        return cls(None, error.kind.value, clean_text(str(error)), clean_text(error.trace))
 
-    def settle(self, request: Request) -> None:
-        """Deliver a result, unless its call was withdrawn."""
-        request.reply()
-        answer = self.forget(request.payload["number"])
-        if answer is None:
-            return
-        try:
-            _settle(answer, unpack_call_result(request.buffers[0]))
-        except Exception as exc:  # noqa: BLE001 - it is raised in the caller
-            _settle(answer, CallResult(error=exc))
-
-    def forget(self, number: int) -> "Future[CallResult] | None":
-        with self._lock:
-            return self._open.pop(number, None)
-
-    def close(self) -> None:
-        """Refuse every pending call, and all later ones, because the channel is closed."""
-        with self._lock:
-            self._is_closed = True
-            unanswered = list(self._open.values())
-            self._open.clear()
-        for answer in unanswered:
-            _refuse(answer)
+    def unpack(self) -> PlayResult:
+        """The result. Raises the `EpisodeError` as the main process would have raised it."""
+        if self.result is None:
+            raise _ERRORS[self.kind].at("", self.message, trace=self.trace)
+        return unpack_result(view_of(self.result))
 
 
-class PendingCall:
-    """One call to the main process, and the future of its result."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A pickle of types of the SDK."""
 
-    def __init__(
-        self, calls: PendingCalls, request: Request, number: int, answer: "Future[CallResult]"
-    ) -> None:
-        self.number = number
-        self.answer = answer
-        self._calls = calls
-        self._request = request
+    value: Bulk
 
-    def withdraw(self) -> None:
-        """Have the main process cancel the call, because its caller stopped waiting."""
-        if self._calls.forget(self.number) is not None:
-            with contextlib.suppress(RuntimeError, ChannelClosedError):  # the episode has ended
-                self._request.emit({"call": "withdraw", "number": self.number})
+
+class AgentCalls(Service, Protocol):
+    """Contract of a worker that plays episodes."""
+
+    def play(self, number: int, episode_id: str, order: Bulk) -> Answer[Played]:
+        """Play an episode. Only `stop` ends its code."""
+
+    def stop(self, number: int) -> Answer[bool]:
+        """Cancel an episode. The answer says whether its code is gone."""
+
+
+class SessionCalls(Service, Protocol):
+    """Contract of the main process: calls that the episode with a number makes."""
+
+    def generate(self, number: int, request: Bulk) -> Answer[Packed]: ...
+
+    def turns(self, number: int, since: int) -> Answer[Packed]: ...
+
+    def blocked(self, number: int, where: str) -> Answer[None]:
+        """The episode holds the event loop of its worker."""
 
 
 class RemoteSession:
-    """`generate` and `turns` of an episode's context in a worker. Refuses calls after `close`."""
+    """`generate` and `turns` of an episode's context in a worker. Refuses calls after `close`.
 
-    def __init__(self, request: Request, calls: PendingCalls) -> None:
-        self._request = request
-        self._calls = calls
+    The main process refuses the calls of an episode that it has ended.
+    """
+
+    def __init__(self, number: int, main: MainClient[SessionCalls]) -> None:
+        self._number = number
+        self._main = main
         self._known: list[Turn] = []
-        self._pending: set[PendingCall] = set()
         self._is_closed = False
 
     async def generate(
@@ -266,12 +239,10 @@ class RemoteSession:
             stop=stop,
             stop_tokens=stop_tokens,
         )
-        call = self._ask("generate", packed)
-        try:
-            answer = await asyncio.wrap_future(call.answer)
-        finally:
-            self._pending.discard(call)
-            call.withdraw()
+        with self._refusals():
+            answer = await self._main.call(
+                SessionCalls.generate, self._number, packed, timeout_s=EPISODE_BACKSTOP_S
+            )
         return cast(Turn, _value(answer))
 
     def turns(self) -> Sequence[Turn]:
@@ -279,53 +250,30 @@ class RemoteSession:
 
         Blocks the calling thread, and so its event loop, until the main process answers.
         """
-        if self._is_closed:
-            return self._known
-        call = self._ask("turns", since=len(self._known))
-        try:
-            self._known += unpack_turns(_value(self._wait_for(call)), self._known)
-        finally:
-            self._pending.discard(call)
-            call.withdraw()
+        if not self._is_closed:
+            with self._refusals():
+                answer = self._main.wait(
+                    SessionCalls.turns, self._number, len(self._known), timeout_s=TURNS_TIMEOUT_S
+                )
+            self._known += unpack_turns(_value(answer), self._known)
         return self._known
 
     def close(self) -> None:
-        """Refuse pending calls, and all later ones, because the episode is over."""
+        """Refuse all later calls, because the episode is over."""
         self._is_closed = True
-        for call in list(self._pending):
-            call.withdraw()
-            _refuse(call.answer)
 
-    def _wait_for(self, call: PendingCall) -> CallResult:
-        """Wait in this thread. A cancelled episode gets no result, so the wait ends."""
-        for _ in range(round(TURNS_TIMEOUT_S / POLL_S)):
-            try:
-                return call.answer.result(timeout=POLL_S)
-            except TimeoutError:
-                if self._request.cancelled:
-                    raise session_closed() from None
-        raise CallTimeoutError(f"the main process did not answer within {TURNS_TIMEOUT_S:g} s")
-
-    def _ask(self, method: str, packed: bytes = b"", **fields: Any) -> PendingCall:
-        if self._is_closed or self._request.cancelled:
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        if self._is_closed:
             raise session_closed()
-        call = self._calls.begin(self._request, method, packed, **fields)
-        self._pending.add(call)
-        if self._is_closed:  # closed by another thread meanwhile
-            _refuse(call.answer)
-        return call
+        try:
+            yield
+        except (RemoteError, ChannelClosedError):  # the episode is over, or the run is
+            raise session_closed() from None
 
 
-def _value(answer: CallResult) -> Any:
-    if answer.error is not None:
-        raise answer.error
-    return answer.value
-
-
-def _refuse(answer: "Future[CallResult]") -> None:
-    _settle(answer, CallResult(error=session_closed()))
-
-
-def _settle(answer: "Future[CallResult]", value: CallResult) -> None:
-    with contextlib.suppress(InvalidStateError):  # its `generate` was cancelled
-        answer.set_result(value)
+def _value(answer: Packed) -> Any:
+    result = unpack_call_result(view_of(answer.value))
+    if result.error is not None:
+        raise result.error
+    return result.value

@@ -1,15 +1,13 @@
 """The entry of a worker process that plays many episodes at once, on one event loop.
 
-The sessions are in the main process, which records every turn. `play` is a streamed call of the
-main process; its parts are the calls of the episode's `RemoteSession`, and their results arrive as
-further calls.
+The sessions are in the main process, which records every turn and answers the calls of each episode's
+`RemoteSession`.
 """
 
 import asyncio
 import contextlib
 import contextvars
 import os
-import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,16 +15,19 @@ from typing import Any
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
-from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process import JSON, Channel, ChannelClosedError
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services import Answer, Bulk, MainClient, answer_until_closed
 from areal_sdk.rollout.agents.adapters import Play, agent_title, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import shared_http_client, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.loop_holder import PLAYING, LoopHolder, record_tasks
 from areal_sdk.rollout.agents.session_rpc import (
-    PendingCalls,
+    AgentCalls,
+    Played,
     RemoteSession,
+    SessionCalls,
     pack_result,
     unpack_order,
 )
@@ -62,7 +63,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
         os._exit(exc.code if isinstance(exc, SystemExit) and isinstance(exc.code, int) else 1)
 
 
-class AgentWorker:
+class AgentWorker(AgentCalls):
     """Plays episodes until the main process closes the channel."""
 
     def __init__(
@@ -83,25 +84,22 @@ class AgentWorker:
         self._http_client = http_client
         self._holder = holder
         self._say_blocked_after_s = say_blocked_after_s
-        self._pending = PendingCalls()
-        self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
-        self._background = BackgroundTasks()
+        self._main = MainClient[SessionCalls](channel)
+        self._playing: dict[int, asyncio.Task[Played]] = {}
+        self._stopped: set[asyncio.Task[Played]] = set()
+        """Episodes whose code the main process has cancelled."""
         self._turnstile = asyncio.Lock()
         """Lets one episode begin at a time, as in the runner: a first step often builds a client."""
-        self._closed = asyncio.Event()
 
     async def run(self) -> None:
         """Receive and play until the channel closes."""
         loop = asyncio.get_running_loop()
         record_tasks(loop, self._holder)
-        threading.Thread(
-            target=self._receive, args=(loop,), name="agent-worker receiver", daemon=True
-        ).start()
         self._channel.ready()
         after_s = self._say_blocked_after_s
         async with Watchdog(threshold_s=after_s, waiting_s=after_s, report=self._say_blocked):
-            await self._closed.wait()
-        tasks = [task for task, _ in self._playing.values()]
+            await answer_until_closed(self._channel, self)
+        tasks = list(self._playing.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -110,40 +108,34 @@ class AgentWorker:
             async with asyncio.timeout(EXIT_GRACE_S):
                 await loop.shutdown_asyncgens()
 
-    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Receive in a thread: results must arrive even while the loop's thread waits for one."""
-        try:
-            while True:
-                request = self._channel.receive()
-                if request is None:
-                    continue
-                if request.method == "answer":
-                    self._pending.settle(request)
-                elif request.method == "play":
-                    loop.call_soon_threadsafe(self._begin, request)
-                else:
-                    loop.call_soon_threadsafe(self._stop, request)
-        except ChannelClosedError:
-            self._pending.close()
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(self._closed.set)
-
-    def _begin(self, request: Request) -> None:
-        number = request.payload["number"]
+    def play(self, number: int, episode_id: str, order: Bulk) -> Answer[Played]:
         context = contextvars.copy_context()
         context.run(PLAYING.set, number)
         task = asyncio.get_running_loop().create_task(
-            self._play(request), name=f"episode {request.payload['id']}", context=context
+            self._play(number, view_of(order)), name=f"episode {episode_id}", context=context
         )
-        self._playing[number] = (task, request)
-        task.add_done_callback(lambda _: self._playing.pop(number))
+        self._playing[number] = task
+        task.add_done_callback(lambda _: self._forget(number, task))
+        return asyncio.shield(task)  # who gives up the call says `stop`
 
-    async def _play(self, request: Request) -> None:
-        """Play one episode; its result or its error is the last part of the streamed answer."""
-        session = RemoteSession(request, self._pending)
+    async def stop(self, number: int) -> bool:
+        task = self._playing.get(number)
+        if task is None:
+            return True
+        self._stopped.add(task)
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+        return task.done() and not self._leaves_threads
+
+    def _forget(self, number: int, task: "asyncio.Task[Played]") -> None:
+        del self._playing[number]
+        self._stopped.discard(task)
+
+    async def _play(self, number: int, packed_order: memoryview) -> Played:
+        session = RemoteSession(number, self._main)
         try:
             async with boundary(AgentError, agent_title(self._name)):
-                order = unpack_order(request.buffers[0])
+                order = unpack_order(packed_order)
                 context = EpisodeContext(
                     base_url=order.base_url,
                     api_key=order.api_key,
@@ -159,47 +151,22 @@ class AgentWorker:
                     played = await guard(
                         self._agent, order.task, context, turnstile=self._turnstile
                     )
-                packed = pack_result(played)
+                return Played(pack_result(played))
         except EpisodeError as error:
             traceback.print_exc()
-            self._fail(request, error)
+            return Played.failed(error)
         except asyncio.CancelledError:
-            if (
-                not request.cancelled
-            ):  # the main process did not cancel it: the agent cancelled itself
-                self._fail(
-                    request, AgentError(f"{agent_title(self._name)}: it cancelled its own task")
-                )
-            raise
-        else:
-            request.finish({"ended": "result"}, [packed])
+            if asyncio.current_task() in self._stopped:
+                raise
+            own = AgentError(f"{agent_title(self._name)}: it cancelled its own task")
+            return Played.failed(own)
         finally:
             session.close()
-
-    def _fail(self, request: Request, error: EpisodeError) -> None:
-        message = clean_text(str(error))
-        trace = clean_text(error.trace)
-        request.finish(
-            {"ended": "error", "kind": error.kind.value, "message": message, "trace": trace}
-        )
-
-    def _stop(self, request: Request) -> None:
-        """Cancel an episode; the answer says whether its code is gone."""
-        task, _ = self._playing.get(request.payload["number"], (None, None))
-        if task is None:
-            request.reply({"is_gone": True})
-            return
-        task.cancel()
-        self._background.begin(self._report_end(task, request), name="report an end")
-
-    async def _report_end(self, task: asyncio.Task[None], request: Request) -> None:
-        await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
-        request.reply({"is_gone": task.done() and not self._leaves_threads})
 
     def _say_blocked(self, blockage: Blockage) -> None:
         """Say that the loop is blocked. The watchdog's thread calls this meanwhile."""
         number, _ = self._holder.read()
-        _, request = self._playing.get(number, (None, None))
-        if request is not None and not blockage.is_reminder:
-            with contextlib.suppress(RuntimeError, ChannelClosedError):  # it has ended meanwhile
-                request.emit({"blocked": f"{blockage.coroutine} ({blockage.place})"})
+        if number in self._playing and not blockage.is_reminder:
+            where = f"{blockage.coroutine} ({blockage.place})"
+            with contextlib.suppress(ChannelClosedError):
+                self._main.tell(SessionCalls.blocked, number, where)
