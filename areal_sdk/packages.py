@@ -62,6 +62,7 @@ PACKAGES = (
         },
     ),
     Package("areal-sdk-mcp", {"environment": ("mcp",)}),
+    Package("areal-sdk-plan", {"command": ("plan",)}, extra="plan"),
     Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
     Package(
         "areal-sdk-reasoning-gym",

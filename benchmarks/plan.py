@@ -29,9 +29,9 @@ from plan_runs import DOCUMENT, RESULTS, measure, predict
 from plan_verdict import published_tables
 from tables import table, write_section
 
-from areal_sdk.planner.parts import Described, from_hardware
-from areal_sdk.planner.simulation.run import simulate
-from areal_sdk.planner.splits import best_split, with_rules
+from areal_sdk_plan.parts import Described, from_hardware
+from areal_sdk_plan.simulation.run import simulate
+from areal_sdk_plan.splits import best_split, with_rules
 
 # --- planning ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from plan_published import PUBLISHED, Figure, predictions
 
-from areal_sdk.planner.hardware import Efficiencies
+from areal_sdk_plan.hardware import Efficiencies
 
 PRIOR = {
     "arithmetic": 0.5,

@@ -11,20 +11,20 @@ from typing import Any
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.flow import FlowRules
-from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
 from areal_sdk.models.experts import Mixture
-from areal_sdk.planner.hardware import (
+from areal_sdk.shapes import SHAPES, ModelShape
+from areal_sdk_plan.hardware import (
     GPUS,
     Efficiencies,
     engine_speed,
     engine_widths,
     trainer_speed,
 )
-from areal_sdk.planner.parts import SPREAD, Described
-from areal_sdk.planner.simulation.run import simulate, simulated_steps
-from areal_sdk.planner.simulation.setup import Setup
-from areal_sdk.planner.speeds import TrainerSpeed
-from areal_sdk.planner.workload import LongTail, Workload
+from areal_sdk_plan.parts import SPREAD, Described
+from areal_sdk_plan.simulation.run import simulate, simulated_steps
+from areal_sdk_plan.simulation.setup import Setup
+from areal_sdk_plan.speeds import TrainerSpeed
+from areal_sdk_plan.workload import LongTail, Workload
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 ANSWER = 200

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from areal_sdk import Run
 from areal_sdk.config import RolloutSection
 from areal_sdk.flow import FlowRules
-from areal_sdk.planner.calibration.recorded import WARM_STEPS, RecordedRun
-from areal_sdk.planner.calibration.speeds_of_runs import calibrate
-from areal_sdk.planner.simulation.run import expected_step_s
-from areal_sdk.planner.simulation.setup import Setup
-from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
-from areal_sdk.planner.workload import LongTail, Workload
-from areal_sdk.telemetry import RunDir
+from areal_sdk_plan.calibration.recorded import WARM_STEPS, RecordedRun
+from areal_sdk_plan.calibration.speeds_of_runs import calibrate
+from areal_sdk_plan.simulation.run import expected_step_s
+from areal_sdk_plan.simulation.setup import Setup
+from areal_sdk_plan.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
+from areal_sdk_plan.workload import LongTail, Workload
 
 ROOT = Path(__file__).parents[1]
 AGENT = Path(__file__).parent / "agents" / "paced.py"
@@ -177,7 +177,7 @@ def play(case: Case, directory: Path, *, minutes: float) -> dict[str, Any]:
     watcher.join()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}\n{output[-3000:]}")
-    run = RecordedRun.read(RunDir.open(directory / case.name), least_steps=2)
+    run = RecordedRun.read(Run(directory / case.name), least_steps=2)
     return {
         "case": asdict(case),
         "step_s": run.step_s,

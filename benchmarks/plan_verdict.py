@@ -10,8 +10,8 @@ from plan_fit import HALVES, KINDS, SHARE, factor_of, half_of, holds, measured_f
 from plan_published import PUBLISHED, Figure, predictions
 from tables import table
 
-from areal_sdk.planner.hardware import Efficiencies
-from areal_sdk.planner.sureness import MEASURED_FACTOR, TABLE_FACTOR
+from areal_sdk_plan.hardware import Efficiencies
+from areal_sdk_plan.sureness import MEASURED_FACTOR, TABLE_FACTOR
 
 Fits = Mapping[str, Mapping[str, float]]
 """Constants by what was left out of their fit; "all": nothing."""

@@ -26,11 +26,11 @@ from two_ranks import join, on_two_ranks
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.traffic import CountedTraffic, predict_sent
 from areal_sdk.models import resolve_model
+from areal_sdk.shapes import ModelShape
 from areal_sdk.trainer import Demonstration
 
 MICROBATCHES, FEW, TOKENS = 4, 64, 512

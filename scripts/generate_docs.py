@@ -18,6 +18,7 @@ from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config, MixtureSection, sections_in
 from areal_sdk.config.keys import join_key
+from areal_sdk.packages import PACKAGES
 from areal_sdk.plugins import list_options
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -35,11 +36,19 @@ def _cli() -> Iterator[str]:
     yield "stderr; `areal-sdk --debug ...` shows tracebacks.\n"
     yield "Ctrl-C and SIGTERM: a command that has an end of its own, such as `train` or `eval`, exits with 1, since it"
     yield "was not done. A server has none: `serve` exits with 0, also with `--learn`, which saves its weights first.\n"
-    context = click.Context(cli, info_name="areal-sdk")
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        yield from _command(command, click.Context(command, info_name=name, parent=context))
+    with click.Context(cli, info_name="areal-sdk") as context:
+        for name in COMMANDS:
+            yield from _command_of(name, context)
+        for package in PACKAGES:
+            for name in package.brings.get("command", ()):
+                yield from _command_of(name, context)
+                yield f"The command comes with {package.name}: `{package.install}`.\n"
+
+
+def _command_of(name: str, parent: click.Context) -> Iterator[str]:
+    command = cli.get_command(parent, name)
+    assert command is not None
+    return _command(command, click.Context(command, info_name=name, parent=parent))
 
 
 def _command(command: click.Command, context: click.Context, level: int = 2) -> Iterator[str]:

@@ -40,7 +40,6 @@ COMMANDS = {
     "explain": "Explain a token: who sampled it, and what a step made of it.",
     "runs": "List runs, newest first, or compare some of them.",
     "fetch": "Copy a run from its mirror.",
-    "plan": "Predict what N GPUs will give, and how to split them.",
     "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, or check that a plugin keeps its contracts.",
@@ -92,7 +91,7 @@ class CommandGroup(click.Group):
     """Imports a command when it is called; plugins bring more."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *(name for name in _plugin_commands() if name not in COMMANDS)]
+        return [*COMMANDS, *(name for name in _plugin_commands(ctx) if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
@@ -102,7 +101,7 @@ class CommandGroup(click.Group):
                 for item in vars(module).values()
                 if isinstance(item, click.Command) and item.name == cmd_name
             )
-        command = _plugin_commands().get(cmd_name)
+        command = _plugin_commands(ctx).get(cmd_name)
         if command is None and (cure := how_to_install("command", cmd_name)):
             raise ConfigError(cure)
         return command
@@ -111,7 +110,7 @@ class CommandGroup(click.Group):
         rows = list(COMMANDS.items())
         rows += [
             (name, command.get_short_help_str(formatter.width))
-            for name, command in _plugin_commands().items()
+            for name, command in _plugin_commands(ctx).items()
             if name not in COMMANDS
         ]
         with formatter.section("Commands"):
@@ -243,11 +242,11 @@ def _one_line(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _plugin_commands() -> dict[str, click.Command]:
+def _plugin_commands(ctx: click.Context) -> dict[str, click.Command]:
     """Commands of installed plugins. Loads nothing when only the built-in plugin is there."""
     if all(point.value == BUILTIN for point in entry_points(group=PROJECT)):
         return {}
-    context: Any = click.get_current_context().find_root()
+    context: Any = ctx.find_root()
     if context.obj is None:
         from areal_sdk.plugins import load_plugins
 

@@ -8,8 +8,8 @@ import click
 
 if TYPE_CHECKING:
     from areal_sdk.config import TrainerSection
-    from areal_sdk.fsdp.memory.architecture import ModelShape
     from areal_sdk.fsdp.memory.predicted import Prediction
+    from areal_sdk.shapes import ModelShape
 
 RESERVE = 0.1
 """Part of a GPU's memory that is left for CUDA, NCCL and what allocation wastes."""
@@ -98,9 +98,9 @@ def _lines(
 
 def _architecture(model: str) -> "tuple[ModelShape, str]":
     """The numbers of a model, and the type that it is stored in."""
-    from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
     from areal_sdk.models import resolve_model
     from areal_sdk.models.families import read_config, stored_dtype
+    from areal_sdk.shapes import SHAPES, ModelShape
 
     if model in SHAPES:
         return SHAPES[model], "bfloat16"

@@ -7,16 +7,21 @@ and `areal-sdk plan` with simulated ones, so a plan cannot differ from a run. A 
 counts, and says which groups and members are dropped, and why. Its caller keeps the ledger.
 """
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.flow.group_flow import GroupFlow
 from areal_sdk.flow.groups import Drop, Member, OpenGroup, Stop, WaitingGroup
-from areal_sdk.flow.rules import FlowRules, StalenessGate
+from areal_sdk.flow.rules import MAX_IMBALANCE, FlowRules, StalenessGate
+from areal_sdk.telemetry.ledger import DropReason
 
 __all__ = [
+    "MAX_IMBALANCE",
     "Drop",
+    "DropReason",
     "FlowRules",
     "GroupFlow",
     "Member",
     "OpenGroup",
+    "RolloutSection",
     "StalenessGate",
     "Stop",
     "WaitingGroup",

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
 
+MAX_IMBALANCE = 8
+"""A session leaves its server when the server has this many more requests than the least loaded one."""
+
 
 @dataclass(frozen=True, slots=True)
 class StalenessGate:

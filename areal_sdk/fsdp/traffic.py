@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.architecture import ModelShape
+from areal_sdk.shapes import ModelShape
 from areal_sdk.telemetry.token_log import GATHERED
 
 FLOAT, HALF = 4, 2

@@ -11,6 +11,7 @@ from areal_sdk.records.overview import overview_of
 from areal_sdk.records.selection import Selection
 from areal_sdk.records.tokens import EpisodeTokens, tokens_of
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.terminal import counted
 from areal_sdk.telemetry.token_log import StepTokens
 from areal_sdk.types import Episode
@@ -71,6 +72,16 @@ class Run:
     def episode(self, episode_id: str) -> Episode:
         """One episode, with its turns, messages and tokens."""
         return self._run_dir.find_episode(episode_id).episode
+
+    def whole(self, rows: Iterable[Mapping[str, Any]]) -> list[Episode]:
+        """The episodes of these rows of `episodes()`, in their order. It reads the index once."""
+        wanted = [(row["split"], row["id"], row["time"]) for row in rows]
+        found = {(one.split, one.id, one.time): one for one in self._run_dir.list_episodes()}
+        return [read_episode(self._run_dir.episodes, found[place]).episode for place in wanted]
+
+    def how_to_resume(self) -> str:
+        """The command or Python call that resumes the run."""
+        return self._run_dir.how_to_resume()
 
     def tokens(self, step: int) -> StepTokens | None:
         """The record of the tokens of a step; None if there is none."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import areal_sdk
 from areal_sdk import Agent, EpisodeContext, Task
-from areal_sdk.backends.remote.server_pool import MAX_IMBALANCE
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
+from areal_sdk.flow import MAX_IMBALANCE
 from areal_sdk.types import FinishReason, WeightUpdate
 
 CONTEXT = 4096

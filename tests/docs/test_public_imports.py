@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT, blocks
 CONTRACTS = {
     *("agent", "environment", "reward", "engine", "tool_calls", "trainer", "launcher", "join"),
     *("types", "trajectory", "errors", "hookspecs", "options"),
-    *("algorithms", "flow", "records", "settings", "testing"),
+    *("algorithms", "flow", "records", "settings", "shapes", "testing"),
 }
 """The modules of `areal_sdk` that are stable. Nothing is promised of what lies inside those that are folders."""
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.fsdp.memory.predicted import predict
 from areal_sdk.fsdp.traffic import Sent, predict_sent
 from areal_sdk.models.tiny import make_tiny_model
+from areal_sdk.shapes import ModelShape
 
 from .two_ranks import MICROBATCH_TOKENS, SENT
 

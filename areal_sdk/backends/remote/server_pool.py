@@ -11,6 +11,7 @@ from enum import StrEnum
 from areal_sdk.backends.remote.client import ServerClient, ServerInfo
 from areal_sdk.backends.remote.processes import RunningServer
 from areal_sdk.errors import EngineError
+from areal_sdk.flow import MAX_IMBALANCE
 
 MAX_SESSIONS = 65536
 """Number of sessions whose server is remembered. To forget one costs a prefill, nothing else."""
@@ -18,9 +19,6 @@ MAX_SESSIONS = 65536
 LOOK_EVERY_S = 5.0
 """Seconds between two checks by a waiting request whether a server that is being started was
 given up."""
-
-MAX_IMBALANCE = 8
-"""A session leaves its server when the server has this many more requests than the least loaded one."""
 
 
 class State(StrEnum):

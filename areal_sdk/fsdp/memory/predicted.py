@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS, CHUNK_BYTES, PIECE_ELEMENTS
-from areal_sdk.fsdp.memory.architecture import ModelShape
+from areal_sdk.shapes import ModelShape
 
 FLOAT = 4
 """Bytes of a float32."""

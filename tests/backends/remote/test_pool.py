@@ -6,9 +6,10 @@ import time
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.server_pool import MAX_IMBALANCE, Pool, Server, State
+from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.errors import EngineError
+from areal_sdk.flow import MAX_IMBALANCE
 
 
 @pytest.fixture

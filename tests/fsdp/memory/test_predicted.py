@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.doctor import doctor
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
 from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.memory.predicted import largest_context, predict
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.shapes import SHAPES, ModelShape
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.specs import trainer_spec
 from tests.toolbox.families import saved

@@ -1,1 +1,0 @@
-"""`areal-sdk plan`: a simulation of the whole loop that says what a split of machines will give."""
