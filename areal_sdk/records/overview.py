@@ -107,6 +107,9 @@ def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOutChange | None:
         return None
     split = measured[0].get("split")
     of_split = [event for event in measured if event.get("split") == split]
+    of_split.sort(
+        key=lambda event: event.get("step") or 0
+    )  # a best step is measured again at the end
     for measure in ("success", "reward", "loss"):
         known = [event for event in of_split if event.get(measure) is not None]
         before = [event[measure] for event in known if event.get("name") == "before"]

@@ -120,6 +120,15 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
     assert [one["state"] for one in json.loads(output_of(tmp_path / "a", "--json"))] == ["finished"]
 
 
+def test_a_step_that_is_measured_again_at_the_end_is_not_the_last_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", steps=4, success=(0.25, 0.75))
+    metrics = MetricsLog(run.metrics)
+    metrics.log("eval", {"name": "step-2-again", "split": "eval", "step": 2, "success": 0.5})
+    metrics.close()
+    listed = json.loads(output_of(tmp_path, "--json"))
+    assert listed[0]["held_out"] == {"measure": "success", "before": 0.25, "after": 0.75}
+
+
 def test_runs_side_by_side_show_figures_and_the_settings_that_differ(root: Path) -> None:
     output = output_of(root / "finished", root / "killed", root / "failed")
     rows = {line.partition("  ")[0]: line.split()[-3:] for line in output.splitlines() if line}

@@ -11,6 +11,7 @@ import { count, number, seconds, signed } from "../parts/words.js";
 
 const FIRST = ["training reward"];
 const NUM_STRIKING = 7;
+const QUIET = ["checkpoint", "note"];
 
 export async function curves(root, { run, about, query }) {
   const asked = { names: query.get("names") ?? "" };
@@ -24,7 +25,7 @@ export async function curves(root, { run, about, query }) {
     const { columns } = events;
     const xs = axis(state.axis, columns);
     const place = placeOf(columns.step, xs);
-    const marks = events.happened.map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(one.kind === "checkpoint" ? "series-8" : "bad"), faint: one.kind === "checkpoint" }));
+    const marks = events.happened.map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(QUIET.includes(one.kind) ? "dim" : "bad"), faint: QUIET.includes(one.kind) }));
     const common = { events: marks, xLabel: AXES[state.axis], smooth: state.smooth, range: state.range, log: state.log, onZoom: zoom };
     const points = (name) => (columns[name] ?? []).map((y, n) => [xs[n], y]).filter(([x]) => x !== null);
     const panel = ({ title, series: parts }, height) => chart({ ...common, title, height, href: href(["run", run, "curves"], { ...Object.fromEntries(parse().query), panel: title }), lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name) })) });
@@ -43,8 +44,8 @@ export async function curves(root, { run, about, query }) {
       return;
     }
     replace(root, tools(state),
-      h("div", { class: "two" }, h("div", {}, [...held, ...first].map((one) => h("div", { class: "panel" }, one))),
-        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), notices(events.happened), look(run, striking))),
+      h("div", { class: "two" }, h("div", {}, [...held, ...first].map((one) => h("div", { class: "panel" }, one)), notices(events.happened)),
+        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), look(run, striking))),
       columns.step?.length ? null : h("p", { class: "panel dim" }, "No step is made yet: curves begin with the first one."),
       h("div", { class: "grid" }, rest.map((one) => h("div", { class: "panel" }, one))));
   }
@@ -122,5 +123,5 @@ function look(run, rows) {
 function notices(happened) {
   const told = happened.filter((one) => one.kind !== "checkpoint");
   if (!told.length) return null;
-  return h("div", { class: "panel" }, h("h2", {}, "What the run said"), told.slice(-12).map((one) => h("p", {}, h("span", { class: `pill ${one.kind === "note" ? "" : "bad"}` }, `${one.kind}, step ${one.step}`), " ", one.text)));
+  return h("div", { class: "panel" }, h("h2", {}, "What the run said"), told.slice(-6).map((one) => h("p", {}, h("span", { class: `pill ${one.kind === "note" ? "" : "bad"}` }, `${one.kind}, step ${one.step}`), " ", one.text)));
 }
