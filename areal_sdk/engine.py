@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,23 +36,28 @@ class EngineInfo:
     extended by it."""
 
 
+def _number(default: float, least: float, most: float) -> Any:
+    """A number that clients may set, under its own name, from `least` to `most`."""
+    return field(default=default, metadata={"bounds": (least, most)})
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """The distribution that tokens are drawn from: the policy's own, unless a field changes it.
 
-    Every field's default changes nothing. A new sampling parameter is a field here, a bound in
-    `gateway/wire/fields.py`, and code in the engines that honour it.
+    Every field's default changes nothing. A new number is a field here, with the bounds for clients and a place in
+    `exclusion`, and code in `backends/local/sampling.py`: the gateway, its schemas and SGLang take the fields from here.
     """
 
-    temperature: float = 1.0
+    temperature: float = _number(1.0, 0.0, 2.0)
     """0.0 is greedy; the logprobs are then those of T = 1."""
-    top_p: float = 1.0
+    top_p: float = _number(1.0, 0.0, 1.0)
     top_k: int = 0
     """0: off."""
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    min_p: float = _number(0.0, 0.0, 1.0)
+    presence_penalty: float = _number(0.0, -2.0, 2.0)
+    frequency_penalty: float = _number(0.0, -2.0, 2.0)
+    repetition_penalty: float = _number(1.0, 0.01, 2.0)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -82,6 +87,12 @@ class Sampling:
         if self.logit_bias:
             return Exclusion.LOGIT_BIAS
         return None
+
+
+SAMPLING_BOUNDS: Mapping[str, tuple[float, float]] = {
+    item.name: item.metadata["bounds"] for item in fields(Sampling) if "bounds" in item.metadata
+}
+"""Bounds of the numbers of `Sampling`, for clients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from areal_sdk.backends.remote.client import Delta, RequestRefusedError
 from areal_sdk.backends.remote.http import JSON
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import SAMPLING_BOUNDS, GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
 
@@ -32,13 +32,8 @@ def generate_body(
     sampling = request.sampling
     parameters: JSON = {
         "max_new_tokens": request.max_new_tokens - len(sampled),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        **{name: getattr(sampling, name) for name in SAMPLING_BOUNDS},
         "top_k": sampling.top_k if sampling.top_k > 0 else -1,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
         "ignore_eos": request.ignore_eos,
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from areal_sdk.engine import SAMPLING_BOUNDS
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.sampling.reader import Completed, SampledTokens
 from areal_sdk.gateway.sampling.request import ToolChoice, ToolUse
@@ -180,16 +181,6 @@ dots."""
 MOST_STOPS = 64
 LONGEST_STOP = 1024
 
-
-SAMPLING_BOUNDS = {
-    "temperature": (0.0, 2.0),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-    "repetition_penalty": (0.01, 2.0),
-}
-"""Bounds of the float fields of `Sampling`, for clients."""
 
 _SAMPLING = {*SAMPLING_BOUNDS, "top_k", "logit_bias"}
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from areal_sdk.engine import SAMPLING_BOUNDS
 from areal_sdk.gateway.wire.fields import (
     LARGEST_BIAS,
     LONGEST_STOP,
     MOST_STOPS,
-    SAMPLING_BOUNDS,
 )
 
 Schema = dict[str, Any]
