@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.config.sections.base import ENDLESS
 from areal_sdk.records.cures import to_get_a_signal, to_get_rewards
+from areal_sdk.records.seen import success_over_all
 from areal_sdk.records.verdict import BOUNDS, differing
 
 ALMOST = 0.01
@@ -44,12 +45,11 @@ class LatestLessons:
         """A step on this batch gave these metrics."""
         parts = ("batch", batch), ("train", metrics)
         self._step = {f"{part}/{name}": v for part, of in parts for name, v in of.items()}
-        without = batch.get("without_reward", 0.0)
         has_gradient = metrics.get("num_updates") or metrics.get("num_skipped_updates")
         share = differing(self._step) if batch.get("groups") else None
         lesson = Lesson(
-            success=batch.get("success", 0.0) * (1.0 - without),
-            without_reward=without,
+            success=success_over_all(batch),
+            without_reward=batch.get("without_reward") or 0.0,
             differing=1.0 if share is None else share,
             is_empty=not has_gradient,
         )

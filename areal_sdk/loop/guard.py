@@ -51,9 +51,8 @@ class CollapseGuard:
     def _recall(self, saved: Any) -> None:
         """Go on where a checkpoint was, if what is kept is still there: a later state of the run may have moved it."""
         num_rollbacks = saved.get("num_rollbacks", 0)
-        self.num_rollbacks = (
-            num_rollbacks if num_rollbacks < MOST else 0
-        )  # it was resumed all the same
+        # A run that was spent and is resumed all the same begins to count anew.
+        self.num_rollbacks = num_rollbacks if num_rollbacks < MOST else 0
         watch = Watch.restore(saved.get("watch", {}), needs_alarm=self.watch.needs_alarm)
         is_there = watch.kept is not None and self._place(watch.kept.step).is_dir()
         if is_there or self.how == "warn":

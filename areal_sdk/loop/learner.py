@@ -89,31 +89,23 @@ class Learner:
         """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
         await self.written()
         state = (self.state.warmup_steps, self.state.step)
-        what = f"the checkpoint of {self.state.reached}"
 
-        async def begin() -> None:
-            written = await self.checkpoints.begin(self.trainer, self.state)
-            self._writing = asyncio.create_task(finish(written), name=what)
-
-        async def finish(written: Awaitable[None]) -> None:
-            await written
+        def saved() -> None:
             self._saved = state
 
-        await self._to_its_end(begin(), what)
+        await self._begin_writing(
+            lambda: self.checkpoints.begin(self.trainer, self.state),
+            f"the checkpoint of {self.state.reached}",
+            then=saved,
+        )
 
     async def begin_keep(self, path: Path) -> None:
         """Checkpoint the state as it is to `path`, beside the next steps. No run goes on from there."""
         await self.written()
-        what = f"the checkpoint {path.name}"
-
-        async def begin() -> None:
-            written = await self.trainer.begin_save(path, self.state.to_json())
-            self._writing = asyncio.create_task(finish(written), name=what)
-
-        async def finish(written: Awaitable[None]) -> None:
-            await written
-
-        await self._to_its_end(begin(), what)
+        await self._begin_writing(
+            lambda: self.trainer.begin_save(path, self.state.to_json()),
+            f"the checkpoint {path.name}",
+        )
 
     async def save(self) -> None:
         """Have the state as it is in a checkpoint, which is written when this returns."""
@@ -142,6 +134,25 @@ class Learner:
                 self._writing = None  # the state is not saved: that is all there is to know now
         self.on_settled()
         return not self._is_torn and self.trainer.is_alive
+
+    async def _begin_writing(
+        self,
+        begin: Callable[[], Awaitable[Awaitable[None]]],
+        what: str,
+        *,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin a checkpoint. Its end, and after it `then`, come beside the next steps."""
+
+        async def begun() -> None:
+            written = await begin()
+            self._writing = asyncio.create_task(finish(written), name=what)
+
+        async def finish(written: Awaitable[None]) -> None:
+            await written
+            then()
+
+        await self._to_its_end(begun(), what)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
         """The result of `work`, which goes on if its caller is cancelled."""

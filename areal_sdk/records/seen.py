@@ -19,6 +19,15 @@ OF_STEPS = (
 """The metrics of a step that are remembered."""
 
 
+def success_over_all(batch: Mapping[str, float]) -> float:
+    """The success over all episodes that ended: one that got no reward is no success.
+
+    >>> success_over_all({"success": 1.0, "without_reward": 0.75})
+    0.25
+    """
+    return (batch.get("success") or 0.0) * (1.0 - (batch.get("without_reward") or 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A batch as it is remembered, with the step before it."""
@@ -52,7 +61,7 @@ class Seen:
             step,
             step - 1 - round(batch.get("staleness_max") or 0.0),
             batch["reward"],
-            (batch.get("success") or 0.0) * (1.0 - (batch.get("without_reward") or 0.0)),
+            success_over_all(batch),
             batch.get("reward_std") or 0.0,
             batch["groups"],
             episodes,

@@ -113,9 +113,8 @@ class UpdateLimit:
         0.003
         """
         per_episode = self.per_episode
-        if (
-            not per_episode and self.tightness > 1.0
-        ):  # without any bound the same would happen again
+        if not per_episode and self.tightness > 1.0:
+            # The guard has put weights back: without any bound the same would happen again.
             per_episode = TrainerSection().trust_region
         if not per_episode:
             return math.inf
