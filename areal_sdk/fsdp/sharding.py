@@ -7,6 +7,7 @@ stays in float32 too.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import torch
@@ -90,3 +91,27 @@ def summed_at_the_end(
             is_due = number == len(batches) or not settings.defer_gradient_sync
             model.set_requires_gradient_sync(is_due)
         yield batch
+
+
+@contextmanager
+def frozen_ends_kept_whole(model: Layered) -> Iterator[None]:
+    """A time in which the embedding and the output layer are gathered once for all passes, where they are frozen.
+
+    It is for passes without a gradient: these keep no activations, so that the rank has room for a whole table.
+    """
+    assert isinstance(model, nn.Module)
+    parts = [part for part in (model, *model.ends) if isinstance(part, FSDPModule)]
+    in_layers = {id(parameter) for layer in model.layers for parameter in layer.parameters()}
+    kept = [
+        part
+        for part in parts
+        if not any(p.requires_grad for p in part.parameters() if id(p) not in in_layers)
+    ]
+    for part in kept:
+        part.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for part in kept:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()

@@ -13,7 +13,7 @@ from areal_sdk.fsdp.traffic import Sent, predict_sent
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.shapes import ModelShape
 
-from .two_ranks import MICROBATCH_TOKENS, SENT
+from .two_ranks import ADAPTER, MICROBATCH_TOKENS, SENT
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +79,29 @@ def test_the_bytes_that_a_rank_sends_are_those_of_the_theory(
         assert sent.scattered == pytest.approx(predicted.scattered, rel=2e-4)
         assert sent.reduced - predicted.reduced < 2000, "numbers of the metrics"
         assert sent.reduced >= predicted.reduced
+
+
+def test_the_passes_that_measure_an_adapter_gather_the_frozen_table_once(
+    measured: list[dict[str, Any]],
+) -> None:
+    for rank in measured:
+        found = rank["adapter"]
+        model = ModelShape.of(rank["config"])
+        assert model.is_tied
+        assert found["measured"] > 1
+        predicted = predict_sent(
+            model,
+            TrainerSection(**ADAPTER),
+            num_microbatches=found["microbatches"],
+            num_measured=found["measured"],
+        )
+        num_gathers = 2 * found["microbatches"] + found["measured"]
+        share = 1 / 2  # two ranks: each sends what the other lacks
+        expected = predicted.gathered + share * (
+            2 * found["trained"] * num_gathers  # in the layers, in bfloat16
+            - 4 * model.table * (found["measured"] - 1)
+        )
+        assert found["sent"]["gathered"] == pytest.approx(expected, rel=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ SENT: dict[str, dict[str, Any]] = {
     "in float32": {"ranks": 2, "precision": "float32"},
     "copies": {"ranks": 2, "replicas": 2},
 }
+ADAPTER: dict[str, Any] = {"ranks": 2, "lora": {"rank": 4}}
 """Settings under which a step's messages are counted."""
 
 
@@ -92,6 +93,7 @@ def sent_in_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, Any]:
         "sent": asdict(counted.sent),
         "microbatches": sum(seen),
         "measured": seen.count(False),
+        "trained": sum(p.numel() for p in trainer.policy.parameters() if p.requires_grad),
     }
 
 
@@ -134,6 +136,7 @@ def main(directory: Path, rank: int) -> None:
         "step, each": step_of(each, ranks),
         "step, together": step_of(spec, Ranks(rank, 2, sequence=SequenceRanks(rank, 2))),
         **{name: sent_in_a_step(told(**settings), ranks) for name, settings in SENT.items()},
+        "adapter": sent_in_a_step(told(**ADAPTER), ranks),
     }
     (directory / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -30,7 +30,7 @@ from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.loading import as_it_is, load_trained
 from areal_sdk.fsdp.policy import Policy
 from areal_sdk.fsdp.reward_model import RewardModel, judged
-from areal_sdk.fsdp.sharding import summed_at_the_end
+from areal_sdk.fsdp.sharding import frozen_ends_kept_whole, summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement
@@ -44,7 +44,7 @@ from areal_sdk.fsdp.step.optimizer import (
     worst,
 )
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
-from areal_sdk.fsdp.step.probe import Movement
+from areal_sdk.fsdp.step.probe import Movement, Probe
 from areal_sdk.fsdp.step.recording import StepRecord
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
@@ -317,18 +317,10 @@ class RankTrainer:
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
                 loss_sum += weighted.item() / minibatch.divisor
-            probe = planned.probe
-            with meter.phase("trust_region"):
-                movement = (
-                    Movement(probe, self.policy, self._autocast, self.ranks.rows) if probe else None
-                )
-            with meter.phase("optimizer"):
-                applied = self._apply_gradients(learning_rate)
+            applied, moved = self._move(planned.probe, meter, learning_rate=learning_rate)
             grad_norms.append(applied.grad_norm)
-            if applied.update is not None and movement is not None:
-                with meter.phase("trust_region"):
-                    bound = self.region.bound(movement.probe.tokens_per_episode)
-                    moves.append(self.region.hold(applied.update, movement, bound=bound))
+            if moved is not None:
+                moves.append(moved)
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         metrics = {
             "loss": self.ranks.rows.sum({"loss": loss_sum / len(minibatches)})["loss"],
@@ -368,8 +360,24 @@ class RankTrainer:
             logprobs_T: Tensor = (model or self.policy)(batch)[0]
         return logprobs_T
 
+    def _move(
+        self, probe: Probe | None, meter: Meter, *, learning_rate: float
+    ) -> tuple[Applied, Moved | None]:
+        """One update of the policy, held within the trust region, and how far it moved the policy."""
+        with frozen_ends_kept_whole(self.policy):
+            with meter.phase("trust_region"):
+                movement = (
+                    Movement(probe, self.policy, self._autocast, self.ranks.rows) if probe else None
+                )
+            with meter.phase("optimizer"):
+                applied = self._apply_gradients(learning_rate)
+            if applied.update is None or movement is None:
+                return applied, None
+            with meter.phase("trust_region"):
+                bound = self.region.bound(movement.probe.tokens_per_episode)
+                return applied, self.region.hold(applied.update, movement, bound=bound)
+
     def _apply_gradients(self, learning_rate: float) -> Applied:
-        """One update of the policy."""
         applied = apply_gradients(
             self.policy, self.optimizer, self.settings, learning_rate=learning_rate
         )
