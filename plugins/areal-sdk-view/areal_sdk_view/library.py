@@ -78,6 +78,12 @@ class Library:
             run.refresh()
             yield run
 
+    def warm(self) -> None:
+        """Read the index of the newest run, which is asked for first as a rule."""
+        if rows := self.list():
+            with self.open(rows[0]["run"]):
+                pass
+
     def state(self, name: str) -> object:
         """A value that changes when the run writes something."""
         path = self.paths()[name]

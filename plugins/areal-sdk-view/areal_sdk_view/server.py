@@ -4,13 +4,15 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from aiohttp import web
 
+from areal_sdk import ArealError
 from areal_sdk_view.api import Api
 from areal_sdk_view.guard import HOST, Guard
 from areal_sdk_view.library import Library
@@ -55,8 +57,22 @@ def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
 
     app.router.add_get("/", page)
     app.router.add_get("/static/{name:.+}", page)
-    Api(Library(roots)).add_to(app)
+    library = Library(roots)
+    Api(library).add_to(app)
+
+    async def warmed(_: web.Application) -> AsyncIterator[None]:
+        """The newest run is read while its user opens the page."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.to_thread(_warm, library))
+            yield
+
+    app.cleanup_ctx.append(warmed)
     return app
+
+
+def _warm(library: Library) -> None:
+    with suppress(ArealError, OSError):  # a page that asks for this run is told of it
+        library.warm()
 
 
 async def start(

@@ -1,7 +1,9 @@
 """The process that serves a run from its beginning, and what is left of it at the end."""
 
+import asyncio
 import re
 import shutil
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,6 +37,37 @@ async def test_a_run_is_served_from_its_start_to_its_end(
     async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(address[1])
+
+
+RUN = """
+import sys
+from areal_sdk_view.observer import View
+
+observer = View()
+observer.on_run_start("guess-1", sys.argv[1], {})
+sys.stdin.read()
+"""
+
+
+async def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "guess-1")
+    run = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", RUN, str(path)),
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert run.stderr is not None
+    said = (await run.stderr.readline()).decode()
+    address, _, token = said.split()[1].partition("#")[0].partition("/?token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=TIMEOUT, headers=headers) as session,
+        session.get(f"{address}/api/stream") as stream,
+    ):
+        assert await stream.content.readline() == b": open\n"
+        run.kill()
+        await run.wait()
+        assert await stream.content.read() == b"\n", "the stream ends with the server"
 
 
 def test_a_run_that_never_began_ends_without_a_word(tmp_path: Path) -> None:

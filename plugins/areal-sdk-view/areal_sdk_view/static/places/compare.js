@@ -30,9 +30,9 @@ export async function compare(root, parts, query) {
     const table = (title, rows) => h("div", { class: "panel scroll" }, h("h2", {}, title), h("table", {}, h("thead", {}, head.cloneNode(true)), h("tbody", {}, rows)));
     replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`)),
       h("div", { class: "tools" }, choice("axis", AXES, "over"), choice("smooth", { 0: "none", 0.6: "some", 0.9: "much" }, "smoothing")),
-      table("Figures", figures.map((name) => h("tr", {}, h("td", {}, name), names.map((run) => h("td", { class: "mono" }, number(answer.figures[run][name])))))),
       h("div", { class: "grid" }, charts.map((one) => h("div", { class: "panel" }, one))),
       h("div", { style: { height: "14px" } }),
+      table("Figures", figures.map((name) => h("tr", {}, h("td", {}, name), names.map((run) => h("td", { class: "mono" }, number(answer.figures[run][name])))))),
       table("Settings that differ", Object.entries(answer.settings).map(([name, values]) => h("tr", {}, h("td", { class: "mono" }, name), values.map((value) => h("td", { class: "mono name" }, value === null ? "–" : JSON.stringify(value)))))));
   }
 
