@@ -65,7 +65,7 @@ class Progress:
         self._success: float | None = None
         self._success_step: int | None = None
         self._success_before: float | None = None
-        self._batch: Mapping[str, float] = {}
+        self._metrics_of_step: Mapping[str, float] = {}
         self._state = RunState()
         self._resumed_step = 0
         self._phase = ""
@@ -280,10 +280,6 @@ class Progress:
         """Report one optimiser step (or label-only update). Returns its numbers, flat."""
         trained = {name: credit.get(name, Credit()) for name in batch.episode_ids}
         self._episodes.mark_trained(trained, step=state.step)
-        shares = source_shares(batch.metrics)
-        if self._view.is_log and shares != source_shares(self._batch):
-            self.say(f"shares from step {state.step} on: {shares_line(shares)}")
-        self._batch = batch.metrics
         self._rewards.append(batch.metrics.get("reward"))
         self._trained.add(metrics.get("num_tokens", 0.0))
         values = {
@@ -297,6 +293,11 @@ class Progress:
             "ledger": state.ledger,
         }
         self._metrics.log("step", values)
+        numbers = flat_numbers(values)
+        shares = source_shares(numbers)
+        if self._view.is_log and shares != source_shares(self._metrics_of_step):
+            self.say(f"shares from step {state.step} on: {shares_line(shares)}")
+        self._metrics_of_step = numbers
         for notice in batch.notices:
             self.say(f"note: {notice}")
         updates, skipped = metrics.get("num_updates", 0.0), metrics.get("num_skipped_updates", 0.0)
@@ -310,7 +311,7 @@ class Progress:
             )
         if self._view.is_log:
             self._view.show()
-        return flat_numbers(values)
+        return numbers
 
     def _count(self, episode: Episode) -> None:
         self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
@@ -320,7 +321,7 @@ class Progress:
             self._run_dir.write_live(live.as_json())
 
     def _live(self) -> RunStatus:
-        batch, buffer = self._batch, self._buffer
+        buffer = self._buffer
         return RunStatus(
             name=self._name,
             # The state is that of the checkpoint once the trainer has loaded it.
@@ -333,12 +334,10 @@ class Progress:
             success_before=self._success_before,
             success=self._success,
             success_step=self._success_step,
-            staleness_mean=batch.get("staleness"),
-            staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
-            shares=source_shares(batch),
+            metrics=self._metrics_of_step,
             # A run that learns from data samples nothing.
             sampled_per_s=self._sampled.per_second() if self._sampled.total else None,
-            trained_per_s=self._trained.per_second() if batch else None,
+            trained_per_s=self._trained.per_second() if self._metrics_of_step else None,
             ledger=buffer.ledger.snapshot() if buffer is not None else {},
             waits=_waits(),
             note=self._doing(),

@@ -23,6 +23,9 @@ Span = tuple[str, str]
 
 _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
+STALENESS, OLDEST = "batch/staleness", "batch/staleness_max"
+"""Mean and largest age of the tokens of the last batch, in versions."""
+
 MANY = 1e6
 """Reward from which the number of its digits is shown in place of the digits."""
 
@@ -50,11 +53,9 @@ class RunStatus:
     """The latest held-out success."""
     success_step: int | None = None
     """Step of the weights that `success` was measured on."""
-    staleness_mean: float | None = None
-    """Mean staleness of the last batch, in versions."""
-    staleness_max: int | None = None
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Shares of the sources of a mixture, if a curriculum moves them."""
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    """The numbers of the last step's line in `metrics.jsonl`, such as `batch/staleness` and `train/loss`. A line of the
+    view may show any of them."""
     sampled_per_s: float | None = None
     """Tokens."""
     trained_per_s: float | None = None
@@ -81,7 +82,7 @@ def render(
     """The view as lines of at most `width` columns."""
     lines = [_progress(state, width, unicode), _reward(state, unicode), _speed(state)]
     lines += [
-        _shares(state.shares),
+        _shares(source_shares(state.metrics)),
         _books(state.ledger),
         _waits(state.waits),
         [("plain", state.note)],
@@ -96,8 +97,8 @@ def plain_line(state: RunStatus) -> str:
     parts = [_step(state)]
     if state.rewards and state.rewards[-1] is not None:
         parts.append(f"reward {reward_text(state.rewards[-1])}")
-    if state.staleness_max is not None:
-        parts.append(f"staleness {state.staleness_mean or 0.0:.1f} (max {state.staleness_max})")
+    if (oldest := state.metrics.get(OLDEST)) is not None:
+        parts.append(f"staleness {state.metrics.get(STALENESS) or 0.0:.1f} (max {oldest:.0f})")
     if state.sampled_per_s is not None:
         parts.append(f"{state.sampled_per_s:.0f} tok/s")
     if state.ledger:
@@ -279,10 +280,10 @@ def _speed(state: RunStatus) -> list[Span]:
     if state.trained_per_s is not None:
         parts.append(f"{state.trained_per_s:,.0f} trained")
     spans: list[Span] = [("dim", "tokens/s  "), ("plain", ", ".join(parts))] if parts else []
-    if state.staleness_max is not None:
-        mean = state.staleness_mean or 0.0
+    if (oldest := state.metrics.get(OLDEST)) is not None:
+        mean = state.metrics.get(STALENESS) or 0.0
         spans += [("dim", f"{'   ' if parts else ''}staleness "), ("plain", f"{mean:.1f} mean, ")]
-        spans += [("plain", f"{state.staleness_max} max, at version {state.version}")]
+        spans += [("plain", f"{oldest:.0f} max, at version {state.version}")]
     return spans
 
 
@@ -298,16 +299,16 @@ def shares_line(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{source} {100 * share:.0f} %" for source, share in shares.items())
 
 
-def source_shares(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The shares of the sources among the metrics of a batch.
+def source_shares(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """The shares of the sources of a mixture, if a curriculum moves them, among the numbers of a step.
 
-    >>> source_shares({"reward": 0.5, "source/easy/share": 0.25, "source/easy/reward": 1.0})
+    >>> source_shares({"batch/source/easy/share": 0.25, "batch/source/easy/reward": 1.0})
     {'easy': 0.25}
     """
     return {
-        key.removeprefix("source/").removesuffix("/share"): value
+        key.removeprefix("batch/source/").removesuffix("/share"): value
         for key, value in metrics.items()
-        if key.startswith("source/") and key.endswith("/share")
+        if key.startswith("batch/source/") and key.endswith("/share") and value is not None
     }
 
 

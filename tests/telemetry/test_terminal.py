@@ -41,8 +41,7 @@ STATE = RunStatus(
     success_before=0.38,
     success=0.81,
     success_step=10,
-    staleness_mean=0.7,
-    staleness_max=2,
+    metrics={"batch/staleness": 0.7, "batch/staleness_max": 2.0},
     sampled_per_s=321.0,
     trained_per_s=1234.0,
     ledger=books(),
@@ -85,7 +84,8 @@ def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_el
 
 
 def test_shares_that_a_curriculum_moves_have_a_line() -> None:
-    lines = render(replace(STATE, shares={"easy": 0.25, "hard": 0.75}))
+    shares = {"batch/source/easy/share": 0.25, "batch/source/hard/share": 0.75}
+    lines = render(replace(STATE, metrics={**STATE.metrics, **shares}))
     assert lines[3] == "shares    easy 25 %, hard 75 %"
 
 

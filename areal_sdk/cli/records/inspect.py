@@ -205,10 +205,7 @@ def _shares(steps: "Sequence[dict[str, Any]]") -> str:
     """The shares of a mixture under a curriculum, at the first step and at the last."""
     from areal_sdk.telemetry.terminal import shares_line, source_shares
 
-    first, last = (
-        source_shares({key.removeprefix("batch/"): value for key, value in step.items()})
-        for step in (steps[0], steps[-1])
-    )
+    first, last = (source_shares(step) for step in (steps[0], steps[-1]))
     return shares_line(first) + (f" -> {shares_line(last)}" if last != first else "")
 
 
