@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 import resvg_py
 
 PANEL_WIDTH, PANEL_HEIGHT, GAP, PER_ROW = 340, 240, 30, 2
-LEFT, TOP, LEGEND_LINE, PER_LEGEND_LINE = 46, 64, 20, 5
+LEFT, TOP, LEGEND_LINE, PER_LEGEND_LINE = 46, 64, 20, 4
 ROW_HEIGHT = PANEL_HEIGHT + 66
 """A panel, what is written below it, and the title of the next."""
 BACKGROUND, INK, FAINT = "#0d1117", "#c9d1d9", "#6e7681"
@@ -93,7 +93,9 @@ def _panel(panel: Panel, left: float, top: float, colors: dict[str, str]) -> Ite
             yield _text(left - 6, y + 4, f"{height:g}", anchor="end")
     for number, name in enumerate(panel.places):
         x, y = place(number, 0.0)
-        yield _text(x, y + 18, name, anchor="middle")
+        # The words at the ends stay inside their panel: beside it is another one.
+        at_end = "end" if number == len(panel.places) - 1 else "middle"
+        yield _text(x, y + 18, name, anchor="start" if number == 0 else at_end)
     for line in panel.lines:
         color = colors[line.name]
         if line.spread:
