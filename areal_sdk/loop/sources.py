@@ -13,13 +13,13 @@ from areal_sdk.loop.steps import stalled_s, update_timeout_s
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
-from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.tasks import TaskBook, TaskSource, TaskStream
+from areal_sdk.rollout.tasks.curriculum import Curriculum
 from areal_sdk.telemetry import Ledger
 from areal_sdk.types import Episode, Task
 

@@ -8,9 +8,9 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed
-from areal_sdk.rollout.curriculum import NUM_FAILED, Curriculum
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.rollout.tasks.curriculum import NUM_FAILED, Curriculum
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, Task
 from tests.rollout.simulation import Run, simulate

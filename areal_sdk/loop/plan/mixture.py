@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.tasks import stable_seed
+from areal_sdk.rollout.tasks.curriculum import Curriculum
 from areal_sdk.types import Task
 
 

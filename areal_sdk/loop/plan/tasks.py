@@ -18,8 +18,8 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed, with_source
 from areal_sdk.loop.plan.program import TRAIN, Program
 from areal_sdk.plugins import Plugins
-from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
+from areal_sdk.rollout.tasks.curriculum import Curriculum
 from areal_sdk.types import Task
 
 

@@ -1,168 +1,23 @@
-"""The tasks of a run in the order they are issued, and the request and seed of each episode.
+"""The tasks of a run in the order they are issued, and which of them are consumed.
 
 A task is issued once an epoch, in a seeded order, and is consumed when its group was trained or
-given up. Seeds are hashes of names, so that they agree between processes; `hash()` does not.
+given up.
 """
 
 import itertools
 import logging
 import random
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Protocol
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.curriculum import Curriculum
-from areal_sdk.types import Episode, Task
+from areal_sdk.rollout.tasks.curriculum import Curriculum
+from areal_sdk.rollout.tasks.issued import IssuedTask, TaskBook, TaskKey, stable_seed
+from areal_sdk.rollout.tasks.stream import TaskStream
+from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
-
-TaskKey = tuple[int, str]
-"""Epoch and id of a task, which is consumed once, even if the run is resumed."""
-
-BLOCK = 10_000
-"""Number of tasks of a stream that are shuffled and counted as one epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedTask:
-    """A task, issued for one epoch."""
-
-    task: Task
-    epoch: int
-    """Number of the epoch, or of the block of a stream."""
-    position: int
-    """Position in the order of the epoch."""
-    caller: str = ""
-    """Name of the caller who brought the task; empty for a task that the run plays."""
-
-    @property
-    def source(self) -> str:
-        """The source whose rewards are compared: one caller, or one source of tasks."""
-        return self.caller or self.task.source
-
-    @property
-    def key(self) -> TaskKey:
-        return (self.epoch, self.task.id)
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Sort key: the order of issue, which a resumed run keeps."""
-        return (self.epoch, self.position)
-
-
-class TaskBook(ABC):
-    """The part of a task source that knows which tasks are consumed."""
-
-    @abstractmethod
-    def consume(self, key: TaskKey) -> None:
-        """Note that the task was trained or given up: a resumed run does not repeat it."""
-
-    @abstractmethod
-    def state(self) -> Mapping[str, object]:
-        """JSON for a checkpoint."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, object]) -> None:
-        """Continue from a `state`. Call this before the first task is issued."""
-
-    def end_step(self) -> None:  # noqa: B027 - most sources need not know
-        """Note that all groups of a batch were trained, and their tasks consumed."""
-
-    def metrics(self) -> Mapping[str, float]:
-        """Metrics of the source, beside those of a batch."""
-        return {}
-
-    def notices(self) -> tuple[str, ...]:
-        """New warnings about the source, each with its cure."""
-        return ()
-
-
-class TaskStream:
-    """Tasks that are read as they are needed, because they are too many for memory or endless.
-
-    They are issued in blocks of `size`; each block is shuffled and consumed as an epoch. While one
-    block is issued, the next is read, one task at a time. When the tasks end, another pass begins.
-    """
-
-    def __init__(
-        self,
-        first: Iterator[Task],
-        *,
-        again: Callable[[], Iterator[Task]],
-        what: str,
-        size: int = BLOCK,
-        known: Sequence[Task] = (),
-        curriculum: Curriculum | None = None,
-    ) -> None:
-        """`first` is an iterator over the first pass; `again` makes one for each later pass.
-
-        `known` are tasks of the first pass that were read already. The state of `curriculum`, from which the tasks
-        follow, goes into checkpoints.
-        """
-        self.curriculum = curriculum
-        self.what = what
-        self.first = known
-        self.size = size
-        self._first = first
-        self._again = again
-        self._items = self._passes(None)
-        self._coming: dict[str, Task] = {}
-        """The tasks of the next block that were read so far, by id."""
-        self._is_whole = False
-        self._is_over = False
-
-    def limit(self, passes: int | None) -> None:
-        """Make at most `passes` passes over the tasks. Call this before the first read."""
-        self._items = self._passes(passes)
-
-    def read_ahead(self) -> None:
-        """Read one more task of the next block, unless the block is complete."""
-        if self._is_whole:
-            return
-        try:
-            task = next(self._items)
-        except StopIteration:
-            self._is_whole = self._is_over = True
-            return
-        if task is None:
-            self._is_whole = bool(self._coming)  # the next pass may repeat ids
-            return
-        if task.id in self._coming:
-            raise ConfigError(
-                f"{self.what}: two tasks among {self.size} have the id {task.id!r}; ids key groups "
-                "and resumes, and the run itself begins the tasks again when they end"
-            )
-        self._coming[task.id] = task
-        self._is_whole = len(self._coming) == self.size
-
-    def next_block(self) -> tuple[Task, ...]:
-        """All tasks of the next block; empty after the last pass."""
-        while not self._is_whole:
-            self.read_ahead()
-        block = tuple(self._coming.values())
-        self._coming.clear()
-        self._is_whole = self._is_over
-        return block
-
-    def _passes(self, most: int | None) -> Iterator[Task | None]:
-        """The tasks of every pass, with a None after each pass."""
-        for number in itertools.count() if most is None else range(most):
-            is_empty = True
-            for task in self._again() if number else self._first:
-                is_empty = False
-                yield task
-            if is_empty:
-                logger.warning(
-                    "%s cannot be read again, so the run ends with its tasks: for another pass give "
-                    "a list, or a function that makes them",
-                    self.what,
-                )
-                return
-            yield None
 
 
 @dataclass(slots=True)
@@ -394,51 +249,3 @@ def _first_repeated(ids: Iterable[str]) -> str | None:
             return task_id
         seen.add(task_id)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRequest:
-    """The request to play one episode. A retry keeps the `id`."""
-
-    id: str
-    task: Task
-    group: str = ""
-    sibling: int = 0
-    epoch: int = 0
-    attempt: int = 0
-    """Infrastructure retries so far: those of rollout nodes that were lost."""
-
-
-class PlaysEpisodes(Protocol):
-    """The part of a runner that an evaluation uses."""
-
-    async def run(self, request: EpisodeRequest) -> Episode:
-        """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
-        ...
-
-
-SEED_BITS = 63
-
-
-def stable_seed(*parts: int | str) -> int:
-    """A 63-bit seed from `parts`, such as (run seed, task id, epoch, sibling, turn).
-
-    >>> stable_seed(0, "task-1", 0, 2)
-    6893916561925302899
-    >>> stable_seed("ab", "c") == stable_seed("a", "bc")
-    False
-    """
-    digest = blake2b(digest_size=8)
-    for part in parts:
-        encoded = f"{type(part).__name__}:{part}".encode("utf-8", "surrogatepass")
-        digest.update(len(encoded).to_bytes(4, "big") + encoded)
-    return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
-
-
-def seed_of_agent(seed: int) -> int:
-    """The lowest 32 bits of a seed, since `JSON.parse` rounds above 53 bits, and `numpy.random.seed` takes 32.
-
-    >>> seed_of_agent(stable_seed(0, "task-1", 0, 2)) < 2**32
-    True
-    """
-    return seed & 0xFFFF_FFFF
