@@ -99,6 +99,7 @@ class Progress:
     def watch(self, buffer: TrajectoryBuffer) -> None:
         """Show the numbers of this buffer from now on: training begins."""
         self._buffer = buffer
+        buffer.on_dropped = self._episodes.mark_dropped
         self._train_began = time.monotonic() - self._state.train_seconds
         self.enter(f"training to step {self._total_steps}" if self._total_steps else "training")
         self._phase = ""  # the books say it

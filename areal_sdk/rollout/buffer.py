@@ -7,7 +7,7 @@ task source what was consumed, and wakes those who wait.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from areal_sdk.flow import Drop, FlowRules, GroupFlow
@@ -56,6 +56,8 @@ class TrajectoryBuffer:
         self.tasks = tasks
         self.ledger = ledger
         self.recent = RecentEpisodes()
+        self.on_dropped: Callable[[DropReason, Sequence[str]], None] = lambda reason, ids: None
+        """Hears the ids of episodes that waited for a step and are dropped after all."""
         self.flow: GroupFlow[ScoredEpisode, PendingGroup, FinishedGroup] = GroupFlow(
             rules, is_idle=lambda group: group.is_idle(idle_groups), version=version
         )
@@ -144,7 +146,7 @@ class TrajectoryBuffer:
         if reason is None:
             self._streak.end()
             return
-        self._book_drop(reason, len(group.members), buffered=True)
+        self._drop(reason, group.members)
         if reason is not DropReason.CANCELLED:
             self.tasks.consume(group.issued.key)
             self._count_as_lost(group, reason)
@@ -215,7 +217,7 @@ class TrajectoryBuffer:
 
     def take_back(self, batch: RolloutBatch, *, valid_from: int) -> None:
         """Drop `batch`, and from the next version on every sample of weights before `valid_from`."""
-        self._book_drop(DropReason.ROLLED_BACK, batch.num_episodes, buffered=True)
+        self._drop(DropReason.ROLLED_BACK, [*iter_members(batch.finished)])
         for group in batch.finished:
             self.tasks.consume(group.issued.key)
         self.flow.take_back(valid_from=valid_from)
@@ -265,10 +267,16 @@ class TrajectoryBuffer:
 
     def _book(self, drops: Sequence[Drop[ScoredEpisode, FinishedGroup]]) -> None:
         for drop in drops:
-            self._book_drop(drop.reason, len(drop.members), buffered=True)
+            self._drop(drop.reason, drop.members)
             if drop.given_up is not None:
                 self.tasks.consume(drop.given_up.issued.key)
                 self._notify()  # slots were given back
+
+    def _drop(self, reason: DropReason, members: Sequence[ScoredEpisode]) -> None:
+        """Drop episodes that waited for a step."""
+        self._book_drop(reason, len(members), buffered=True)
+        if members:
+            self.on_dropped(reason, [member.trajectories[0].episode_id for member in members])
 
     def _book_drop(self, reason: DropReason, count: int, *, buffered: bool) -> None:
         if count:

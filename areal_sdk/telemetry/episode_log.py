@@ -217,6 +217,10 @@ class EpisodeWriter:
             marks = {name: [c.advantage, c.by_turn] for name, c in credit.items()}
             self._played.note({"trained": step, "credit": marks})
 
+    def mark_dropped(self, reason: DropReason, ids: Sequence[str]) -> None:
+        """Note that these episodes, which waited for a step, are dropped after all."""
+        self._played.note({"drops": reason, "ids": ids})
+
     def close(self) -> None:
         self._played.close()
         self._measured.close()
@@ -297,18 +301,18 @@ def _all_episodes(
 def _episodes_of(
     directory: Path, prefix: str, about: str | None, until: Mapping[str, int] | None
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
-    trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
+    marks: dict[str, dict[str, Any]] = {}  # those of episodes that are yet to come
     undoing = _Undoing()
     for stem in reversed(file_stems(directory, prefix)):
         size = None if until is None else until.get(stem, 0)
         for row in read_lines(directory / f"{stem}{INDEX}", about=about, until=size):
             if "id" not in row:
                 undoing.meet(row)
-                for name, mark in _marks(row).items() if "trained" in row else ():
+                for name, mark in _marks(row).items():
                     if about in (None, name):
-                        trained.setdefault(name, mark)  # a newer mark counts
+                        marks.setdefault(name, mark)  # a newer mark counts
                 continue
-            mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
+            mark = marks.pop(row["id"], {})  # an older episode of this id has a mark of its own
             is_undone = undoing.undoes(row, mark.get("step"))
             if not is_undone and undoing.is_undone(mark.get("step")):
                 mark = {}  # a caller's episode, which no step of the run has trained
@@ -318,8 +322,8 @@ def _episodes_of(
 def read_appended(
     directory: Path, since: Mapping[str, int], until: Mapping[str, int]
 ) -> Iterator[EpisodeSummary | tuple[str, dict[str, Any]] | None]:
-    """Yield the additions of each line between two sizes of the index files, in order: an episode, or its id and the
-    values that a step gave it. None stands for a resume, which may undo earlier lines."""
+    """Yield the additions of each line between two sizes of the index files, in order: an episode, or its id and what
+    became of it: the values that a step gave it, or the reason to drop it. None stands for a resume, which may undo earlier lines."""
     for prefix in (_PLAYED, _MEASURED):
         for stem in file_stems(directory, prefix):
             start = since.get(stem, 0)
@@ -328,10 +332,10 @@ def read_appended(
                     break
                 if "id" in row:
                     yield _summary({"file": f"{stem}{RECORDS}", **row})
-                elif "trained" in row:
-                    yield from _marks(row).items()
                 elif "resumed" in row:
                     yield None
+                else:
+                    yield from _marks(row).items()
 
 
 def growing_files(directory: Path) -> set[str]:
@@ -409,10 +413,12 @@ def _summary(row: Mapping[str, Any]) -> EpisodeSummary:
 
 
 def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields of a summary that a step knows of each episode that it trained."""
+    """The fields of a summary that a line knows of each episode that a step trained, or that was dropped later."""
+    if "drops" in row:
+        return {name: {"dropped": DropReason(row["drops"])} for name in row["ids"]}
     return {
         name: {"step": row["trained"], "advantage": advantage, "turn_advantages": tuple(by_turn)}
-        for name, (advantage, by_turn) in row["credit"].items()
+        for name, (advantage, by_turn) in row.get("credit", {}).items()
     }
 
 

@@ -237,6 +237,8 @@ class TokenWriter:
         for taken in steps_in(self._directory):
             if taken > step:
                 file_of(self._directory, taken).unlink(missing_ok=True)
+        for torn in self._directory.glob(".step-*.tmp"):  # a process was killed while it wrote
+            torn.unlink(missing_ok=True)
 
     def _size(self, step: int) -> int:
         with suppress(FileNotFoundError):

@@ -1,11 +1,13 @@
 """Samples whose weights were taken back are not trained."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
 
-from areal_sdk.rollout.groups import iter_members
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode, iter_members
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.types import Episode
 from tests.rollout.simulation import PATIENCE_S, Run, simulate
 
 
@@ -38,6 +40,45 @@ def test_nothing_that_taken_back_weights_have_sampled_is_trained(
     simulate(go_back_twice())
     assert run.ledger.dropped[DropReason.ROLLED_BACK] >= 2 * 4
     assert run.buffer.recent.lost_shares["timeout_share"] < 0.2
+
+
+@pytest.mark.parametrize("stale", ["wait", "drop", "mask"])
+def test_an_episode_with_a_reward_is_trained_or_said_to_be_dropped_once_and_after_it_was_told(
+    stale: Literal["wait", "drop", "mask"],
+) -> None:
+    scored: list[str] = []
+    dropped: dict[str, DropReason] = {}
+
+    def hear(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
+        if isinstance(triaged, ScoredEpisode):
+            scored.append(triaged.trajectories[0].episode_id)
+
+    def hear_dropped(reason: DropReason, ids: Sequence[str]) -> None:
+        assert {*ids} <= {*scored}, "its record is written"
+        assert not dropped.keys() & {*ids}
+        dropped.update(dict.fromkeys(ids, reason))
+
+    run = Run(
+        stale=stale,
+        num_tasks=40,
+        runner={"straggler_rate": 0.3, "failure_rate": 0.2},
+        dispatcher={"on_episode": hear},
+    )
+    run.buffer.on_dropped = hear_dropped
+
+    async def play() -> None:
+        async with run.dispatcher:
+            for _ in range(6):
+                await run.step()
+            batch = await run.buffer.cut_batch(version=run.buffer.version, timeout_s=PATIENCE_S)
+            run.buffer.take_back(batch, valid_from=run.buffer.version + 1)
+
+    simulate(play())
+    trained = [name for batch in run.batches for name in batch.episode_ids]
+    assert not {*trained} & dropped.keys()
+    assert len(scored) - len(trained) - len(dropped) == run.ledger.buffered
+    assert DropReason.ROLLED_BACK in dropped.values()
+    assert DropReason.GROUP_INCOMPLETE in dropped.values()
 
 
 def test_a_run_that_loses_all_that_it_plays_to_going_back_is_not_hopeless() -> None:

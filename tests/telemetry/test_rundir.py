@@ -95,6 +95,24 @@ def test_a_trained_episode_names_its_step_and_its_advantage(tmp_path: Path) -> N
     assert (found.step, found.credit) == (None, None)
 
 
+def test_an_episode_that_is_dropped_while_it_waits_says_why(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    writer = EpisodeWriter(run.episodes, file_bytes=1)  # one episode a file
+    for number in (1, 2, 3):
+        writer.write(episode(number))
+    writer.mark_dropped(DropReason.STALE, ["episode-1", "episode-3"])
+    writer.write(episode(1))  # the same task again, after a resume: it waits
+    writer.close()
+    assert [(e.id, e.dropped) for e in run.list_episodes()] == [
+        ("episode-1", None),
+        ("episode-3", DropReason.STALE),
+        ("episode-2", None),
+        ("episode-1", DropReason.STALE),
+    ]
+    assert run.find_episode("episode-3").dropped is DropReason.STALE
+    assert run.find_episode("episode-2").dropped is None
+
+
 def test_an_evaluation_names_the_step_whose_weights_it_measured(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path)
     writer.write(episode(1), version=3)

@@ -138,7 +138,8 @@ def _read_episodes(run: Run) -> list[tuple[Episode, float]]:
     whole = [
         row
         for row in reversed(run.episodes())
-        if row["split"] == "train" and row["dropped"] not in _STOPPED
+        if row["split"] == "train"
+        and (row["dropped"] not in _STOPPED or row["reward"] is not None)  # dropped later
     ]
     newest = whole[:MAX_EPISODES]
     if not newest:
