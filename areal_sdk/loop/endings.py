@@ -1,4 +1,5 @@
-"""The end of a run that has nothing left to learn, or nothing to learn from: the word for it, and what to change."""
+"""The end of a run that has nothing left to learn, or nothing to learn from: its name, and the advice what to
+change."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -24,13 +25,13 @@ class Lesson:
     """The lesson of a step: how much the step had to teach."""
 
     success: float
-    """Success over all episodes that ended: an episode that got no reward is no success."""
+    """Success over all episodes that ended. An episode without a reward is no success."""
     without_reward: float
     """The share of these episodes."""
     differing: float
     """The share of the groups whose rewards differ."""
     is_empty: bool
-    """The step had no gradient, not even one that was not finite."""
+    """Whether the step had no gradient at all, not even an infinite one."""
 
 
 class LatestLessons:
@@ -42,7 +43,7 @@ class LatestLessons:
         self._step: Mapping[str, Any] = {}
 
     def add(self, batch: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        """A step on this batch gave these metrics."""
+        """Add the lesson of a step on this batch, which gave these metrics."""
         parts = ("batch", batch), ("train", metrics)
         self._step = {f"{part}/{name}": v for part, of in parts for name, v in of.items()}
         has_gradient = metrics.get("num_updates") or metrics.get("num_skipped_updates")
@@ -62,8 +63,8 @@ class LatestLessons:
     def ending(self, run: object) -> tuple[str, str] | None:
         """The reason why the run in the directory `run` ends, and a line for its user; None if it goes on.
 
-        A run ends if no step had a gradient, or if nearly all episodes succeed and few groups differ. In a
-        large batch, groups differ now and then however well the tasks are solved.
+        A run ends if no step had a gradient, or if nearly all episodes succeed and few groups differ. In a large
+        batch a few groups differ, however well the tasks are solved.
         """
         if len(self._lessons) < self._limit:
             return None

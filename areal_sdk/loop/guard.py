@@ -64,8 +64,7 @@ class CollapseGuard:
         return self.num_rollbacks >= MOST
 
     async def look(self, batch: Mapping[str, float]) -> Fall | None:
-        """Look at the batch of the next step; return a fall after which the kept weights are to be
-        put back."""
+        """Look at the batch of the next step. Returns a fall if the kept weights are to be put back."""
         if self.how == "off":
             return None
         finding = self.watch.see(self.learner.state.step + 1, batch)

@@ -1,4 +1,4 @@
-"""The trainer of a run beside the state of its weights: they change and are saved together."""
+"""The trainer of a run and the state of its weights, which change together and are saved together."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -35,14 +35,14 @@ class Learner:
     state: RunState
     checkpoints: Checkpoints
     on_settled: Callable[[], None] = lambda: None
-    """Function that `settle` calls, to report a step whose end the cancelled run did not see."""
+    """Function that `settle` calls to report a step that ended after the run was cancelled."""
     _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
     _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """A checkpoint that is being written while the trainer goes on."""
     _saved: tuple[int, int] | None = None
     """The steps, of warm-up and of training, that the newest checkpoint holds."""
     _is_torn: bool = False
-    """A step is being taken: the weights may be ahead of the state."""
+    """Whether a step is being taken, so that the weights may be ahead of the state."""
 
     @property
     def at_work(self) -> str | None:
@@ -78,7 +78,7 @@ class Learner:
         return await self._to_its_end(whole(), what)
 
     async def load(self, checkpoint: Path) -> None:
-        """Continue from `checkpoint`; where it is damaged, the error says how to go on without it."""
+        """Continue from `checkpoint`. If it is damaged, the error says how to continue without it."""
         try:
             self.state.update_from(await self.trainer.load(checkpoint))
         except DamagedError as exc:
@@ -86,7 +86,8 @@ class Learner:
         self._saved = (self.state.warmup_steps, self.state.step)
 
     async def begin_save(self) -> None:
-        """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
+        """Begin a checkpoint of the present state, which is written beside the next steps. Waits for the checkpoint
+        before."""
         await self.written()
         state = (self.state.warmup_steps, self.state.step)
 
@@ -100,7 +101,8 @@ class Learner:
         )
 
     async def begin_keep(self, path: Path) -> None:
-        """Checkpoint the state as it is to `path`, beside the next steps. No run goes on from there."""
+        """Begin a checkpoint of the present state in `path`, which is written beside the next steps. Runs do not
+        resume from it."""
         await self.written()
         await self._begin_writing(
             lambda: self.trainer.begin_save(path, self.state.to_json()),
@@ -108,7 +110,7 @@ class Learner:
         )
 
     async def save(self) -> None:
-        """Have the state as it is in a checkpoint, which is written when this returns."""
+        """Save the present state in a checkpoint, which is written when this returns."""
         await self.written()
         if not self.is_saved:
             await self.begin_save()
@@ -180,9 +182,9 @@ async def open_learner(
     *,
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> AsyncIterator[Learner]:
-    """The learner of a run. Whatever ends the run, what it has learnt is saved.
+    """The learner of a run, whose weights are saved whatever ends the run.
 
-    `failure`: of a service whose end cancels this block, as Ctrl-C does.
+    `failure` returns the error of a service whose end cancelled this block, which Ctrl-C does too.
     """
     assert trainer is not None
     await in_thread(
@@ -200,7 +202,7 @@ async def open_learner(
 
 
 async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> None:
-    """The last weights as a model. Says so where their dtype lost most of what was learnt."""
+    """Write the last weights as a model. Says so if their dtype lost most of what was learnt."""
     progress.enter("writing the final weights")
     final = run_dir.checkpoints / FINAL
     await learner.trainer.export(final)
@@ -211,7 +213,7 @@ async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> 
 
 
 def _told(error: BaseException, failure: Exception | None) -> str | None:
-    """The words for what ends the run; None if its user does."""
+    """The reason for the end of the run in words; None if the user ended it."""
     task = asyncio.current_task()
     assert task is not None
     if task.cancelling() or not isinstance(cause_of(error), Exception):
@@ -222,9 +224,8 @@ def _told(error: BaseException, failure: Exception | None) -> str | None:
 async def _keep_what_was_learnt(
     learner: Learner, why: str | None, *, grace_s: float, say: Callable[[str], None]
 ) -> None:
-    """Let the trainer finish its step, and save the result. Another Ctrl-C cuts this off.
-
-    `why` the run ends, if not by its user.
+    """Let the trainer finish its step, and save the result. Another Ctrl-C cuts this off. `why` is the reason for the
+    end, unless the user ended the run.
     """
     what = learner.state.reached
     again = " again" if why is None else ""

@@ -1,4 +1,4 @@
-"""The batches of a run as they are remembered, and the level of weights by the batches around them."""
+"""The remembered batches of a run, and the level of weights, measured by the batches around them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,21 +16,23 @@ from torch import nn
 from areal_sdk.config import TrainerSection
 
 PER_TOKEN = 0.01
-"""Maximum KL in nats a token, however short an episode is: beyond it runs of few tokens fell."""
+"""Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes fell."""
 FACTOR = 1.5
-"""The learning rate rises and falls by this factor."""
+"""Factor by which the learning rate rises and falls."""
 FAR_BELOW = 0.25
 """Share of the bound below which the learning rate rises: one rise leaves the KL well within the bound."""
 REMEMBERED = 3
-"""Steps that must all be far below the bound before the rate rises: a sample may have missed the tokens that moved."""
+"""Number of steps that must all be far below the bound before the rate rises, since a sample may have missed the
+tokens that moved."""
 LARGEST_RISE = 1e3
-"""Times the first learning rate: an update that cannot move the policy must not let the rate rise for ever."""
+"""Maximum of the rate as a multiple of the first rate, so that updates that cannot move the policy do not raise it
+for ever."""
 ENOUGH_SPREAD = 0.25
 """Share of the groups whose rewards must differ for the rate to rise: few groups bring more noise than gradient."""
 TRIES = 6
 """Scales that are tried before an update is taken back as a whole."""
 LEAST = 1e-6
-"""Share of the bound below which a KL is none: its logarithm says nothing."""
+"""Share of the bound below which a KL counts as none, since its logarithm would mean nothing."""
 TRIFLE = 0.01
 """Share of an update that hardly moves the policy, yet changes the last bits of weights."""
 FILLED, CLOSE = 0.4, 1.25
@@ -42,9 +44,9 @@ class Moved:
     """The effect of one update on the policy."""
 
     kl: float
-    """Nats a token, of the policy after the update from the policy before it."""
+    """KL, in nats a token, of the policy after the update from the policy before it."""
     kl_behaviour: float
-    """Nats a token, of the policy after the update from the policies that sampled."""
+    """KL, in nats a token, of the policy after the update from the policies that sampled."""
     share: float
     """Share of the update that was left."""
     filled: float
@@ -76,9 +78,10 @@ class UpdateLimit:
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
     tightness: float = 1.0
-    """The bound is divided by this: the guard doubles it when weights are put back."""
+    """Divisor of the bound, which the guard doubles when weights are put back."""
     noise: float | None = None
-    """Nats a token that are measured where nothing moved: in bfloat16 the last bit of a weight changes all logprobs."""
+    """KL, in nats a token, that is measured if nothing moved: in bfloat16 the last bit of a weight changes all
+    logprobs."""
 
     @property
     def state(self) -> dict[str, float | None]:
@@ -99,7 +102,7 @@ class UpdateLimit:
 
     @property
     def rate_factor(self) -> float:
-        """Times the first learning rate; 1 for a rate that does not follow, whatever a checkpoint says."""
+        """The rate as a multiple of the first rate; 1 if the rate does not follow, whatever a checkpoint says."""
         return self.factor if self._is_leading else 1.0
 
     @property
@@ -121,7 +124,7 @@ class UpdateLimit:
         return min(PER_TOKEN, per_episode / tokens_per_episode) / self.tightness
 
     def tighten(self) -> None:
-        """Halve the bound: within it, what was learnt was lost."""
+        """Halve the bound, because what was learnt was lost within it."""
         self.tightness *= 2.0
 
     def hold(
@@ -191,7 +194,7 @@ class Update:
 
     @torch.no_grad()
     def scale(self, share: float, to: float) -> None:
-        """Leave `to` of the update, of which `share` is there now."""
+        """Scale the update to the share `to`. At present the weights have the share `share` of it."""
         updated = {id(parameter) for parameter in self.parameters}
         for group in self.optimizer.param_groups:
             beta1, beta2 = group["betas"]
