@@ -6,6 +6,7 @@ they came.
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from areal_sdk.rollout.groups import (
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.episode_log import PreparedRecord, prepare
 from areal_sdk.telemetry.episode_rows import read_episode_row
-from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import PER_TOKEN, Branch, Trajectory
 from areal_sdk.types import Episode
 
@@ -30,74 +30,72 @@ _DTYPES = {name: np.dtype(dtype) for name, dtype in PER_TOKEN.items()}
 _WIDE = [name for name, dtype in _DTYPES.items() if dtype.itemsize == 4]
 """Names of the arrays with four bytes an entry. They come first, so that the arrays are aligned;
 the mask follows, filled up to whole words."""
-_Row = tuple[int, int, int | None, int, int, tuple[tuple[int, ...], ...], tuple[int, ...]]
-"""Row of a trajectory: number of its own tokens, number of those before, whose these are, turns,
-sampled tokens, alternatives, sampled tokens of each turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A trajectory without its arrays and without what its episode says."""
+
+    length: int
+    """Number of tokens of its own branch."""
+    num_before: int
+    """Number of tokens that it continues."""
+    before: int | None
+    """Place of the trajectory whose tokens these are."""
+    num_turns: int
+    num_sampled: int
+    turn_alternatives: tuple[tuple[int, ...], ...]
+    turn_lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """An episode without its trajectories, which are `rows` and the arrays behind them."""
+
+    duration_s: float
+    num_sampled: int
+    outcome: ScoredEpisode | Rejection
+    rows: tuple[_Row, ...] = ()
+    turn_rewards: tuple[float | None, ...] = ()
 
 
 def pack_triaged(episode: Episode, *, truncated: Truncated) -> list[Buffer]:
-    """The buffers of one episode: its numbers, its two lines of the records, its arrays."""
+    """The buffers of one episode: its head, its two lines of the records, its arrays."""
     triaged = triage(episode, truncated=truncated)
     num_sampled = sum(len(turn.output_tokens) for turn in episode.turns)
-    numbers: tuple[object, ...]
     if isinstance(triaged, Rejection):
-        record = prepare(episode, dropped=triaged.reason)
-        numbers, arrays = (triaged.reason.value, triaged.message), b""
+        record, arrays = prepare(episode, dropped=triaged.reason), b""
+        head = _Head(episode.duration_s, num_sampled, triaged)
     else:
         record = prepare(episode, trajectories=triaged.trajectories)
         rows, arrays = _packed(triaged.trajectories)
-        numbers = (
-            rows,
-            triaged.reward,
-            triaged.trajectories[0].turn_rewards,
-            triaged.success,
-            triaged.num_turns,
-            triaged.truncated,
-            triaged.oldest_version,
-            dict(triaged.metrics),
-            triaged.called_tools,
-        )
-    about = (episode.duration_s, num_sampled, numbers)
-    head = pickle.dumps(about, protocol=pickle.HIGHEST_PROTOCOL)
-    return [head, record.record, record.index, arrays]
+        scored = replace(triaged, trajectories=(), metrics=dict(triaged.metrics))
+        turn_rewards = triaged.trajectories[0].turn_rewards
+        head = _Head(episode.duration_s, num_sampled, scored, rows, turn_rewards)
+    packed = pickle.dumps(head, protocol=pickle.HIGHEST_PROTOCOL)
+    return [packed, record.record, record.index, arrays]
 
 
 def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> TriagedEpisode:
-    head, packed, index, arrays = buffers
-    duration_s, num_sampled, numbers = pickle.loads(head)
+    packed_head, packed, index, arrays = buffers
+    head: _Head = pickle.loads(packed_head)
     record = PreparedRecord(bytes(packed), bytes(index))
-    triaged: ScoredEpisode | Rejection
-    if len(numbers) == 2:
-        reason, message = numbers
-        triaged = Rejection(DropReason(reason), message)
-    else:
-        rows, reward, turn_rewards, success, num_turns, truncated, oldest, metrics, called = numbers
-        triaged = ScoredEpisode(
-            request.sibling,
-            _unpacked(request, rows, reward, turn_rewards, arrays),
-            reward,
-            success,
-            num_turns,
-            num_sampled,
-            duration_s,
-            truncated,
-            oldest,
-            metrics,
-            called,
-        )
+    outcome = head.outcome
+    if isinstance(outcome, ScoredEpisode):
+        outcome = replace(outcome, trajectories=_unpacked(request, head, outcome.reward, arrays))
     return TriagedEpisode(
         request.id,
         request.task,
         request.epoch,
-        triaged,
-        duration_s,
-        num_sampled,
+        outcome,
+        head.duration_s,
+        head.num_sampled,
         record,
         lambda: _episode(request, record),
     )
 
 
-def _packed(trajectories: Sequence[Trajectory]) -> tuple[list[_Row], bytes]:
+def _packed(trajectories: Sequence[Trajectory]) -> tuple[tuple[_Row, ...], bytes]:
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
     rows: list[_Row] = []
     parts: list[bytes] = []
@@ -105,31 +103,28 @@ def _packed(trajectories: Sequence[Trajectory]) -> tuple[list[_Row], bytes]:
         before = None if t.branch.before is None else places[id(t.branch.before)]
         length, kept = len(t.tokens), t.branch.num_before
         about = (t.num_turns, t.num_sampled, t.turn_alternatives, t.turn_lengths)
-        rows.append((length, kept, before, *about))
+        rows.append(_Row(length, kept, before, *about))
         parts += [getattr(t, name).tobytes() for name in _WIDE]
         parts += [t.loss_mask.tobytes(), bytes(-length % 4)]
-    return rows, b"".join(parts)
+    return tuple(rows), b"".join(parts)
 
 
 def _unpacked(
-    request: EpisodeRequest,
-    rows: Sequence[_Row],
-    reward: float,
-    turn_rewards: tuple[float | None, ...],
-    arrays: memoryview,
+    request: EpisodeRequest, head: _Head, reward: float, arrays: memoryview
 ) -> tuple[Trajectory, ...]:
     arrays = arrays.toreadonly()  # what nobody can write to is not copied
     found: list[Trajectory] = []
     at = 0
-    for length, num_before, place, num_turns, num_sampled, alternatives, lengths in rows:
+    for row in head.rows:
+        length = row.length
         columns: dict[str, NDArray[Any]] = {}
         for name in _WIDE:
             columns[name] = np.frombuffer(arrays, _DTYPES[name], length, at)
             at += 4 * length
         mask = np.frombuffer(arrays, np.bool_, length, at)
         at += length + -length % 4
-        before = None if place is None else found[place].branch
-        branch = Branch(columns["tokens"], before=before, num_before=num_before)
+        before = None if row.before is None else found[row.before].branch
+        branch = Branch(columns["tokens"], before=before, num_before=row.num_before)
         found.append(
             Trajectory(
                 request.id,
@@ -141,11 +136,11 @@ def _unpacked(
                 columns["temperatures"],
                 columns["turn_of_token"],
                 reward,
-                turn_rewards,
-                alternatives,
-                num_turns,
-                num_sampled,
-                lengths,
+                head.turn_rewards,
+                row.turn_alternatives,
+                row.num_turns,
+                row.num_sampled,
+                row.turn_lengths,
                 branch,
             )
         )
