@@ -14,9 +14,7 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
-from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.tasks import TaskBook, TaskSource, TaskStream
 from areal_sdk.rollout.tasks.curriculum import Curriculum
@@ -44,7 +42,7 @@ async def play_tasks(
     update_s = services.engine.info.restart_s + await in_thread(
         lambda: update_timeout_s(services.model.directory), name="size of weights"
     )
-    async with services.training_runner() as runner:
+    async with services.playing.training_runner() as runner:
         yield Dispatcher(
             buffer,
             runner=runner,
@@ -73,18 +71,16 @@ async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
     """Follow the episodes of callers, who open sessions at the gateway when they like."""
-    players = services.players
-    assert not isinstance(players, NodePool), "callers reach this process, or processes of gateways"
-    at = players if isinstance(players, GatewayPool) else players.gateway
-    announce(services.config, at, say=progress.say)
+    callers = services.playing.callers
+    announce(services.config, callers.gateway, say=progress.say)
     tasks = CallerTasks()
     yield CallerEpisodes(
         # However many of its episodes fail: callers need not give anything to train.
         _make_buffer(services, state, tasks=tasks, max_lost_in_a_row=sys.maxsize),
-        sessions=at if isinstance(at, GatewayPool) else at.external,
+        sessions=callers.sessions,
         tasks=tasks,
         truncated=services.config.rollout.truncated,
-        rewards=services.rewards,
+        rewards=callers.rewards,
         on_episode=progress.finished,
         on_untrained=progress.untrained,
     )

@@ -56,7 +56,7 @@ class Evaluator:
         reports: dict[str, EvalReport] = {}
         for split, held_out in islice(self.tasks.items(), num_splits):
             sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
-            async with self.services.runner(split=split, sampling=sampling) as runner:
+            async with self.services.playing.runner(split=split, sampling=sampling) as runner:
                 total = len(held_out.tasks) * self.section.samples
                 report = await play_held_out(
                     runner,

@@ -116,7 +116,7 @@ async def _runner_on_model(
             say=view.say,
         ) as services:
             sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)
-            async with services.runner(split=split, sampling=sampling) as runner:
+            async with services.playing.runner(split=split, sampling=sampling) as runner:
                 yield runner
 
 

@@ -109,7 +109,7 @@ class Measurement:
                 view.begin(num_tasks * section.samples, temperature=section.sampling_temperature)
                 sampling = SamplingPolicy(temperature=section.sampling_temperature)
                 for split, held_out in self.tasks.items():
-                    async with services.runner(split=split, sampling=sampling) as runner:
+                    async with services.playing.runner(split=split, sampling=sampling) as runner:
                         reports[split] = await play_held_out(
                             runner, held_out, section, split=split, on_episode=view.evaluated
                         )

@@ -6,21 +6,17 @@ engine's memory for each step, and the engine gets it back for the next weights.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from areal_sdk import certificate
-from areal_sdk.agent import AgentLike
 from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launcher import Launcher, LauncherSetup
 from areal_sdk.loop.plan.models import FoundModel
-from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
+from areal_sdk.loop.plan.parts import make_engine, make_trainer
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services.elastic import (
     TrainerRanks,
@@ -29,20 +25,10 @@ from areal_sdk.loop.services.elastic import (
     is_elastic,
     with_ranks,
 )
-from areal_sdk.loop.services.gateway import rollout_sampling
-from areal_sdk.loop.services.gateway_process import open_gateways
-from areal_sdk.loop.services.node import node_specs
-from areal_sdk.loop.services.players import Players, open_players, open_rewards
+from areal_sdk.loop.services.playing import Blueprint, Playing, choose_playing
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
-from areal_sdk.rollout.agents.command import CommandAgent
-from areal_sdk.rollout.agents.pool import AgentPool, playable
-from areal_sdk.rollout.dispatcher import WatchesEpisodes
-from areal_sdk.rollout.gateways.pool import GatewayPool
-from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
-from areal_sdk.rollout.nodes.pool import NodePool
-from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
@@ -59,10 +45,7 @@ class Services:
     engine: SupervisedEngine
     trainer: Trainer | None
     ranks: TrainerRanks
-    players: Players | NodePool | GatewayPool
-    """Agents of this process, nodes (`rollout.nodes`), or callers of gateway processes (`serve.processes`)."""
-    rewards: RewardPool | None
-    """Judge callers' episodes."""
+    playing: Playing
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of the others on this machine."""
@@ -71,28 +54,9 @@ class Services:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= self.trainer.pids
-        pids |= self.players.pids
+        pids |= self.playing.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
         return {name: seconds for name, seconds in used.items() if seconds is not None}
-
-    def runner(
-        self, *, split: str, sampling: SamplingPolicy
-    ) -> AbstractAsyncContextManager[PlaysEpisodes]:
-        """Plays this program's episodes: `async with` it."""
-        return self._agents.runner(split=split, sampling=sampling)
-
-    def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
-        """Plays training episodes; nodes triage them too."""
-        agents, rollout = self._agents, self.config.rollout
-        sampling = rollout_sampling(rollout)
-        if isinstance(agents, NodePool):
-            return agents.training_runner(sampling=sampling, truncated=rollout.truncated)
-        return agents.runner(split="train", sampling=sampling)
-
-    @property
-    def _agents(self) -> Players | NodePool:
-        assert not isinstance(self.players, GatewayPool), "callers play when they like"
-        return self.players
 
 
 @asynccontextmanager
@@ -115,124 +79,60 @@ async def open_services(
         launcher = await stack.enter_async_context(
             open_launcher(config, plugins=plugins, run_dir=run_dir, say=say)
         )
-        placing: dict[str, Any] = {
-            "plugins": plugins,
-            "log_dir": run_dir.logs,
-            "launcher": launcher,
-        }
-        engine = make_engine(config, model.directory, **placing)
+        made_of = Blueprint(config, program, model, plugins, run_dir, launcher, say)
+        engine = make_engine(
+            config, model.directory, plugins=plugins, log_dir=run_dir.logs, launcher=launcher
+        )
         trainer = None
         parts: list[InferenceEngine | Trainer] = [engine]
         stack.push_async_callback(_close_together, parts)
+        starts: list[Callable[[], Awaitable[None]]] = [engine.start]
         ranks = TrainerRanks(config.trainer.ranks, config, launcher)
-        is_up = learns is not None and is_elastic(config)
-        if is_up:
-            check_finds_room(config, launcher)
-            await engine.start()  # it takes its room first: the ranks get what is left
-            ranks = await choose_ranks(config, launcher, most=most_ranks, say=say)
         if learns is not None:
-            named = certificate.format_in_key(model.renderer, config.gateway.tool_format)
-            if doubt := certificate.warning(model.directory, tool_format=named):
-                say(doubt)
-            trainer = make_trainer(
-                with_ranks(config, ranks.num), model.directory, preset=learns, say=say, **placing
-            )
+            if is_elastic(config):
+                check_finds_room(config, launcher)
+                await engine.start()  # it takes its room first: the ranks get what is left
+                starts.clear()
+                ranks = await choose_ranks(config, launcher, most=most_ranks, say=say)
+            trainer = _make_trainer(made_of, learns, ranks)
             parts.append(trainer)
-        agent = None
-        if config.rollout.nodes == 1:
-            agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
-        await _start_together(None if is_up else engine, trainer, agent, stack)
+            starts.append(trainer.start)
+        way = choose_playing(made_of)
+        stack.push_async_callback(way.aclose)
+        await _start_together([*starts, way.start])
         served = await stack.enter_async_context(supervised(engine, say=say))
         if trainer is not None:
             await stack.enter_async_context(fail_with_ranks(trainer))
-        rewards = reward_specs(config, plugins)
-        players: Players | NodePool | GatewayPool
-        if config.serve.learn and config.serve.processes > 1:
-            judges = await open_rewards(rewards, config.rollout, run_dir.logs, stack)
-            players = await stack.enter_async_context(
-                open_gateways(config, served, model=model, log_dir=run_dir.logs, say=say)
-            )
-        elif agent is None:
-            judges = None
-            players = await stack.enter_async_context(
-                _open_nodes(config, program, model, served, rewards, launcher, run_dir.logs, say)
-            )
-        else:
-            players = await stack.enter_async_context(
-                open_players(
-                    config,
-                    agent,
-                    served,
-                    renderer=model.renderer,
-                    rewards=rewards,
-                    log_dir=run_dir.logs,
-                    host=config.gateway.host,
-                    port=config.gateway.port,
-                )
-            )
-            judges = players.rewards
+        playing = await stack.enter_async_context(way.open(served))
         stack.enter_context(short_collections())
-        yield Services(config, run_dir, plugins, model, served, trainer, ranks, players, judges)
+        yield Services(config, run_dir, plugins, model, served, trainer, ranks, playing)
 
 
-async def _start_together(
-    engine: InferenceEngine | None,
-    trainer: Trainer | None,
-    agent: AgentLike | None,
-    stack: AsyncExitStack,
-) -> None:
-    """Start the parts side by side, since each takes long to load. The agent is closed with `stack`."""
-    if isinstance(agent, CommandAgent | AgentPool):
-        stack.push_async_callback(agent.aclose)
-    async with asyncio.TaskGroup() as starting:
-        if engine is not None:
-            starting.create_task(engine.start())
-        if isinstance(agent, AgentPool):
-            starting.create_task(agent.start())
-        if trainer is not None:
-            starting.create_task(trainer.start())
-
-
-@asynccontextmanager
-async def _open_nodes(
-    config: Config,
-    program: Program,
-    model: FoundModel,
-    engine: SupervisedEngine,
-    rewards: Sequence[RewardSpec],
-    launcher: Launcher,
-    log_dir: Path,
-    say: Callable[[str], None],
-) -> AsyncIterator[NodePool]:
-    """Rollout nodes, which sample from `engine` without this process."""
-    rollout = config.rollout
-    nodes: NodePool
-
-    async def tell(state: Mapping[str, Any]) -> None:
-        await nodes.tell(state)
-
-    entrance = await engine.open_entrance(tell, host=launcher.host)
-    nodes = NodePool(
-        node_specs(
-            config,
-            program,
-            model=model,
-            rewards=rewards,
-            log_dir=log_dir,
-            info=engine.info,
-            entrance=entrance,
-        ),
-        size=rollout.nodes,
-        launcher=launcher,
-        infra_retries=rollout.infra_retries,
-        longest_s=rollout.episode_timeout_s * (1 + rollout.infra_retries),
-        say=say,
+def _make_trainer(made_of: Blueprint, learns: PresetSpec, ranks: TrainerRanks) -> Trainer:
+    config, model = made_of.config, made_of.model
+    named = certificate.format_in_key(model.renderer, config.gateway.tool_format)
+    if doubt := certificate.warning(model.directory, tool_format=named):
+        made_of.say(doubt)
+    return make_trainer(
+        with_ranks(config, ranks.num),
+        model.directory,
+        preset=learns,
+        plugins=made_of.plugins,
+        log_dir=made_of.run_dir.logs,
+        launcher=made_of.launcher,
+        say=made_of.say,
     )
-    await nodes.start(entrance.state)
-    try:
-        yield nodes
-    finally:
-        await nodes.aclose()
+
+
+async def _start_together(starts: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Start parts side by side, since each loads for long; the first failure ends the others."""
+
+    async def run(start: Callable[[], Awaitable[None]]) -> None:
+        await start()
+
+    async with asyncio.TaskGroup() as starting:
+        for start in starts:
+            starting.create_task(run(start))
 
 
 @asynccontextmanager
