@@ -1,6 +1,8 @@
 """The errors that the SDK raises, and the boundary that attributes failures of user code.
 
-* ArealError: the base of every exception of the SDK, also of those in other modules
+The tree is whole. A name with a file in brackets stands in that file, because one package raises and catches it.
+
+* ArealError: the base of every exception of the SDK
   - ConfigError (also ValueError): the configuration cannot be run; the message names the cure
     + MissingExtraError: the command needs a package of an optional extra
   - PluginError: a plugin failed to load, or two plugins claim one name
@@ -8,11 +10,15 @@
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
     + UnsupportedSchemaError: the engine cannot enforce the request's JSON schema; the request's fault
     + StaleWeightsError: an engine serves a version that the trainer did not publish
+    + ServerFailedError [backends/remote/client.py]: another server may answer the same request
+    + RequestRefusedError [backends/remote/client.py]: any other server would refuse the request too
+    + _NoPlaceError [backends/remote/placement.py]
   - MalformedCallError (also ValueError): text that looks like a tool call is none; the text stays content
   - ProcessError: a child process could not start, or failed a call
     + ChildDiedError: the child exited, was killed, or its connection broke
     + CallTimeoutError: the child did not answer before the call's deadline
     + RemoteError: code in the child raised
+    + _RefusedError [process/network/listen.py]
   - WaitTimeoutError: a named wait reached its deadline
   - StorageError: the run directory cannot be written; the run must stop
   - LedgerError: the ledger does not balance; the run must stop
@@ -21,7 +27,24 @@
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvError: code of the agent, the reward or the environment failed
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
+      - NodeLostError [rollout/nodes/link.py]: the node of an episode is gone
     + DeadlineError: a wall-clock limit ended the episode
+  - ApiError [gateway/errors.py]: an error in the form that the client's SDK knows
+  - SessionClosedError [gateway/errors.py]: a turn came after the end of its episode
+  - TemplateRefusalError [gateway/errors.py]: the model's chat template does not accept this conversation
+  - TooManyTokensError [gateway/errors.py]: a text has more tokens than its caller can use
+  - CheckpointError [telemetry/directories.py]: a checkpoint could not be written or read
+    + DamagedError [telemetry/directories.py]: the files of a checkpoint are not those that were written
+  - PushError [loop/export/hub.py]: an exported model was not uploaded
+  - MeasureError [loop/export/measure.py]: the exported files could not be measured
+  - ConformanceError [testing/conformance.py]: a plugin breaks a contract
+
+Signals, which the SDK catches and nobody sees:
+
+  - ChannelClosedError [process/channel.py]: the main process is gone, or asked this one to leave
+  - FrameError [process/frames.py]: the bytes that arrived are not a frame
+  - DeadlinePassedError, CancelledByItselfError [rollout/agents/deadline.py]: why user code ended
+  - RanksChange [loop/services/elastic.py]: the run goes on from its checkpoint with another number of ranks
 """
 
 from collections.abc import AsyncIterator, Iterator
