@@ -251,7 +251,7 @@ async def _reward_fields(request: web.Request) -> Fields:
 
 async def _reply_over(session: Session, turn: Any) -> None:
     """Wait for a reply that is still streamed. Its client left just now, or lacks only the end."""
-    over = session.streaming.get(turn) if isinstance(turn, str) else None
+    over = session.replies.end_of_stream(turn) if isinstance(turn, str) else None
     if over is None:
         return
     try:
@@ -307,7 +307,7 @@ def _summary(session: Session, external: ExternalSession | None) -> dict[str, An
         "num_sampled_tokens": session.num_sampled,
         "truncated": session.truncated,
         "closed": session.is_closed,
-        "faults": session.faults,
+        "faults": list(session.faults),
     }
 
 
@@ -315,8 +315,8 @@ def _trace(session: Session, external: ExternalSession | None) -> dict[str, Any]
     """The whole record of a session: its turns in tokens, its verdicts, its notices."""
     return {
         **_summary(session, external),
-        "notices": session.notices,
-        "metadata": session.metadata,
+        "notices": list(session.notices),
+        "metadata": dict(session.metadata),
         "excluded_tokens": {str(reason): number for reason, number in session.excluded.items()},
         "rewards": [asdict(reward) for reward in session.rewards],
         "turns": [_turn(turn) for turn in session.turns],

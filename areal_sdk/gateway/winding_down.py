@@ -26,7 +26,7 @@ def ends_sessions(app: web.Application, external: ExternalSessions, sessions: Se
         while any(live.num_running for live in external) and clock() < until:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(_LOOK_S)
         for live in external:
-            live.session.refusal = server_stopping
+            live.session.refuse_with(server_stopping)
         external.close_all()
         sessions.close_all()
 

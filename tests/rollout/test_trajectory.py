@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages.returns import returns_of
-from areal_sdk.gateway.sessions.prefixes import agreements
+from areal_sdk.gateway.sessions.history import agreements
 from areal_sdk.rollout.groups import FinishedGroup, Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import check_parents, mask_older, oldest_version, to_trajectories

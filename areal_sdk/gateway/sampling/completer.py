@@ -83,7 +83,7 @@ class Completer:
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         """Sample and record one turn."""
         prepared = await self.prepare(session, request)
-        with session.noting_faults():
+        with session.notes.noting_faults():
             async with aclosing(self.run(session, prepared)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Completed):
@@ -130,7 +130,8 @@ class Completer:
             if room <= 0:
                 raise context_overflow(prompt_tokens=num_prompt, max_context=self.max_context)
         except ApiError as exc:
-            session.truncated = session.truncated or exc.code == CONTEXT_OVERFLOW
+            if exc.code == CONTEXT_OVERFLOW:
+                session.cut_short()
             raise
         asked = request.max_new_tokens
         limit = room if allowed is None else min(room, allowed)
@@ -163,7 +164,7 @@ class Completer:
         if request.seed is not None and not session.sampling.keeps_seeds:
             notices.append(f"seed was left out: {fixed}")
         for notice in notices:
-            session.notice(notice)
+            session.notes.notice(notice)
             if notice not in self._announced and len(self._announced) < _MAX_ANNOUNCED:
                 self._announced.add(notice)
                 logger.warning("%s (rollout.sampling = 'override')", notice)
@@ -257,7 +258,7 @@ class Completer:
         try:
             yield
         except ContextOverflowError as exc:
-            session.truncated = True
+            session.cut_short()
             raise context_overflow(
                 prompt_tokens=exc.prompt_tokens, max_context=exc.max_context
             ) from exc

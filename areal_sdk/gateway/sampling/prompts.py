@@ -20,8 +20,7 @@ from areal_sdk.gateway.errors import (
 )
 from areal_sdk.gateway.sampling.reader import Prepared
 from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
-from areal_sdk.gateway.sessions.history import History, Placement
-from areal_sdk.gateway.sessions.prefixes import agreements
+from areal_sdk.gateway.sessions.history import History, Placement, agreements
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -98,7 +97,7 @@ class PromptBuilder:
                 low, step = number + 1, 2 * step + 1
             else:
                 high, fits = number, placed
-        session.notice(_LEFT_OUT)
+        session.notes.notice(_LEFT_OUT)
         if fits is not None:
             return fits
         return await self.prepare_messages(session, cuts[high].of(request), num_bytes, num_new)
@@ -244,7 +243,9 @@ class PromptBuilder:
             name = request.tools[0]["function"]["name"]
         opening = self._renderer.tool_format.opening(name and self._renderer.begun(name))
         if not opening:
-            session.notice("tool_choice 'required' among several tools cannot be enforced here")
+            session.notes.notice(
+                "tool_choice 'required' among several tools cannot be enforced here"
+            )
         return opening
 
     def _place_tokens(

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from areal_sdk.engine import GenerateChunk, Sampling
 from areal_sdk.gateway.errors import ApiError, SessionClosedError
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolUse
-from areal_sdk.gateway.sessions.history import Placement
-from areal_sdk.gateway.sessions.prefixes import agreements
+from areal_sdk.gateway.sessions.history import Placement, agreements
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
 from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
@@ -201,8 +200,8 @@ class CompletionReader:
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions
-        if self._session.oldest_version is None and chunk.versions:
-            self._session.oldest_version = chunk.versions[0]
+        if chunk.versions:
+            self._session.sampled_under(chunk.versions[0])
         if chunk.top_logprobs:
             self._top_logprobs += chunk.top_logprobs
         if chunk.finish_reason is not None:
@@ -240,11 +239,13 @@ class CompletionReader:
 
     def _accept(self, found: ToolCall) -> Call | None:
         if self._calls and not self._prepared.request.parallel_tool_calls:
-            self._session.notice("a second tool call was left out: parallel calls are off")
+            self._session.notes.notice("a second tool call was left out: parallel calls are off")
             return None
         allowed = self._prepared.request.tool_choice.allowed
         if allowed is not None and found.name not in allowed:
-            self._session.notice(f"a call of {found.name!r} was left out: tool_choice forbids it")
+            self._session.notes.notice(
+                f"a call of {found.name!r} was left out: tool_choice forbids it"
+            )
             return None
         call = Call(
             self._session.new_call_id(self._call_id_length),
@@ -274,9 +275,9 @@ class CompletionReader:
         session, prepared, last = self._session, self._prepared, self._last
         finish_reason = (last and last.finish_reason) or FinishReason.ABORT
         if finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
-            session.truncated = True
+            session.cut_short()
         for problem in self._parser.problems:
-            session.notice(problem)
+            session.notes.notice(problem)
         message = self._message()
         placement = prepared.placement
         fork = prepared.fork

@@ -168,7 +168,7 @@ class ExternalSessions:
             found = [
                 external
                 for external in self._running_now
-                if external.account is account and external.session.gave(reply_id)
+                if external.account is account and external.session.replies.gave(reply_id)
             ]
         if len(found) > 1:
             raise bad_request(
@@ -338,7 +338,7 @@ class ExternalSessions:
         del self._by_id[external.id]
         for secret in (external.session.key, external.session.slug):
             self._by_secret.remove(secret)
-        for reply_id in external.session.turns_of_reply:
+        for reply_id in external.session.replies.turns_of:
             others = tuple(
                 known for known in self._by_reply.pop(reply_id, ()) if known is not external
             )
@@ -352,7 +352,7 @@ class ExternalSessions:
             self._used_names.popitem(last=False)
         if external.session.rewards and external.is_judged:
             self._judged |= dict.fromkeys(
-                (external.id, *external.session.turns_of_reply), external.account
+                (external.id, *external.session.replies.turns_of), external.account
             )
         while len(self._judged) > _REMEMBERED:
             self._judged.popitem(last=False)
@@ -377,7 +377,7 @@ class ExternalSessions:
                 self._index_replies(external)
 
     def _index_replies(self, external: ExternalSession) -> None:
-        for reply_id in reversed(external.session.turns_of_reply):
+        for reply_id in reversed(list(external.session.replies.turns_of)):
             known = self._by_reply.get(reply_id, ())
             if external in known:
                 return  # and so are the ones before it

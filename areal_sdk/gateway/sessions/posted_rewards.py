@@ -1,9 +1,10 @@
 """Rewards that arrive over HTTP: their range, and the turn that a reply's id and choice name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from areal_sdk.gateway.errors import bad_request
+from areal_sdk.gateway.errors import bad_request, judged_elsewhere
+from areal_sdk.gateway.sessions.replies import SessionReplies
 
 LARGEST_REWARD = 1e100
 """Largest reward, so that the sum of an episode's rewards stays finite."""
@@ -15,6 +16,56 @@ class PostedReward:
 
     reward: float
     turn: int | None = None
+
+
+class PostedRewards:
+    """The verdicts on one session, in order. A later one replaces an earlier one for the same turn or episode."""
+
+    def __init__(self) -> None:
+        self._posted: list[PostedReward] = []
+        self._judge = ""
+
+    @property
+    def all(self) -> Sequence[PostedReward]:
+        return self._posted
+
+    def leave_to(self, judge: str) -> None:
+        """`judge` alone judges the episode, if it has a name. A reward that is posted is then refused."""
+        self._judge = judge
+
+    def check(self, reward: float, turn: int | str | None, choice: int | None) -> None:
+        """Raise the error of a reward that nobody may post, whatever the session has."""
+        if self._judge:
+            raise judged_elsewhere(self._judge)
+        check_reward(reward)
+        if choice is not None and not isinstance(turn, str):
+            raise bad_request(
+                'choice says which one of a reply: give the reply\'s id as "turn"', param="choice"
+            )
+
+    def add(
+        self,
+        reward: float,
+        turn: int | str | None,
+        choice: int | None,
+        *,
+        replies: SessionReplies,
+        num_turns: int,
+    ) -> PostedReward:
+        """Keep a verdict on a turn, named by its index or by its reply and choice, or on the episode."""
+        index = turn if not isinstance(turn, str) else _turn_of(replies, turn, choice)
+        if turn is not None and (index is None or not 0 <= index < num_turns):
+            raise bad_request(
+                f"turn {turn!r} is not one of this session's {num_turns}", param="turn"
+            )
+        posted = PostedReward(reward, index)
+        self._posted.append(posted)
+        return posted
+
+
+def _turn_of(replies: SessionReplies, reply_id: str, choice: int | None) -> int | None:
+    turns = replies.turns_of.get(reply_id, {})
+    return turn_of_choice(turns, reply_id, choice, replies.is_repeated(reply_id))
 
 
 def check_reward(reward: float) -> None:

@@ -1,7 +1,9 @@
-"""Replies that a client may not have received: a retry must not make a second turn."""
+"""The replies of a session: their turns, and those that a client may not have received."""
 
-from collections import OrderedDict
-from collections.abc import Callable
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -82,3 +84,80 @@ class AbandonedReplies:
         """All of them, once."""
         taken, self._left = self._left, []
         return taken
+
+
+class SessionReplies:
+    """The replies of one session. A retry of a request must not make a second turn."""
+
+    def __init__(self, kept: KeptReplies, session: str) -> None:
+        """`kept` are the replies of all sessions, among which `session` names this one."""
+        self._kept = kept
+        self._session = session
+        self._turns_of: dict[str, dict[int, int]] = {}
+        self._repeated: set[str] = set()
+        self._streaming: dict[str, asyncio.Event] = {}
+        self._left = AbandonedReplies()
+        self._owed: Counter[bytes] = Counter()
+        """Request bodies that met an error or lost their client, and were not sent again yet."""
+
+    @property
+    def turns_of(self) -> Mapping[str, Mapping[int, int]]:
+        """The index of the turn of each choice, by the id of the reply. Clients know no more than that id."""
+        return self._turns_of
+
+    def note(self, reply_id: str, turn: int, *, choice: int = 0) -> None:
+        """Remember which turn is this choice of the reply with this id."""
+        self._turns_of.setdefault(reply_id, {})[choice] = turn
+
+    def note_repeated(self, reply_id: str) -> None:
+        """Another provider gave this id to several of its replies: it names none of them."""
+        self._repeated.add(reply_id)
+
+    def is_repeated(self, reply_id: str) -> bool:
+        return reply_id in self._repeated
+
+    def gave(self, reply_id: str) -> bool:
+        """Whether that reply is one of this session's, or will be."""
+        return reply_id in self._turns_of or reply_id in self._streaming or reply_id in self._left
+
+    @contextmanager
+    def streaming(self, reply_id: str) -> Iterator[None]:
+        """Mark the reply as one that may become more than was delivered of it, within this block."""
+        over = self._streaming[reply_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._streaming[reply_id]
+            over.set()
+
+    def end_of_stream(self, reply_id: str) -> asyncio.Event | None:
+        """The event that comes when the reply is over; None if it is not being streamed."""
+        return self._streaming.get(reply_id)
+
+    def owe(self, digest: bytes) -> None:
+        """A request with this body got no answer: its retry must not get the answer of another request."""
+        self._owed[digest] += 1
+
+    def keep(self, digest: bytes, reply: bytes) -> None:
+        """Keep the bytes of a whole answer, in case they are lost on the way."""
+        self._kept.keep(self._session, digest, reply)
+
+    def find(self, digest: bytes) -> bytes | None:
+        """The earlier reply to the same request body: a retry must not sample a second turn."""
+        if self._owed[digest]:
+            self._owed[digest] -= 1
+            return None
+        return self._kept.find(self._session, digest)
+
+    def leave(self, left: AbandonedReply) -> None:
+        """Keep a reply whose client left. The next request makes it a turn, unless it is its retry."""
+        self._left.add(left)
+
+    def asked_again(self, digest: bytes, *, num_retries: int) -> None:
+        """Forget the replies that clients left to earlier attempts at this request."""
+        self._left.asked_again(digest, num_retries=num_retries)
+
+    def record_left(self) -> None:
+        """Record abandoned replies as turns, since no retry of them came."""
+        for left in self._left.take():
+            self.note(left.reply_id, left.record(), choice=left.choice)

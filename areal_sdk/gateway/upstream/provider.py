@@ -126,7 +126,7 @@ def is_refusal(reply: aiohttp.ClientResponse) -> bool:
 def fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:
     """The error of a failure of the provider, which is noted on the session."""
     if session is not None:
-        session.faults.append(what)
+        session.notes.fault(what)
     return ApiError(status, f"{what[0].upper()}{what[1:]}.", code="upstream_error")
 
 

@@ -32,8 +32,8 @@ class Trace:
     def miss_the_end(self, why: str) -> None:
         """Note that only the beginning of an answer is kept: its episode must not be learnt from."""
         told = f"{why}: the trace has its beginning alone, and its client has all of it"
-        self._session.faults.append(told)
-        self._session.notice(told)
+        self._session.notes.fault(told)
+        self._session.notes.notice(told)
 
     async def record(self, raw: bytes, *, is_stream: bool) -> None:
         """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
@@ -44,18 +44,18 @@ class Trace:
             if session.is_closed:
                 return  # the client has its answer
             if found is None:
-                session.notice(
+                session.notes.notice(
                     "an answer of the provider could not be read, and is not in the trace"
                 )
                 return
             reply_id, turns = found
             reply_id = reply_id or self.reply_id
-            if reply_id in session.turns_of_reply:
-                session.repeated_replies.add(reply_id)
+            if reply_id in session.replies.turns_of:
+                session.replies.note_repeated(reply_id)
             for choice, turn in enumerate(turns):
                 index = session.record(turn)
-                session.note_reply(reply_id, index, choice=choice)
-                session.note_reply(self.reply_id, index, choice=choice)
+                session.replies.note(reply_id, index, choice=choice)
+                session.replies.note(self.reply_id, index, choice=choice)
 
     def _read_safely(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
         """The id and the turns of a call; None if the call cannot be read. The client has its answer in any case."""
@@ -85,7 +85,9 @@ class Trace:
                 return read_request(parse_body(raw))
             body, _ = known.read(raw, parse=parse_body)
         except ApiError:  # the provider could read it
-            self._session.notice("a request could not be read: the trace has its answer alone")
+            self._session.notes.notice(
+                "a request could not be read: the trace has its answer alone"
+            )
             return UpstreamRequest(())
         return read_request(body)
 
@@ -96,7 +98,7 @@ class Trace:
         messages = question.prompt_of(index, len(answer.choices))
         placement = history.place(messages, tools=question.tools, options={})
         parent = placement.parent
-        if (before := session.turns_of_reply.get(question.previous_id or "")) is not None:
+        if (before := session.replies.turns_of.get(question.previous_id or "")) is not None:
             parent = max(before.values())  # the provider keeps what was said until then
         turn = Turn(
             (),

@@ -47,13 +47,13 @@ class Endpoint:
 
         def read() -> ReplyWriter:
             reply = self._parse(fields, session)
-            session.keep_metadata(fields.metadata)
+            session.notes.keep_metadata(fields.metadata)
             return reply
 
         reply = await self._completer.large.run(num_new, read)
         for notice in fields.notices:
-            session.notice(notice)
-        if attempt.num_retries and (kept := session.kept_reply(digest)) is not None:
+            session.notes.notice(notice)
+        if attempt.num_retries and (kept := session.replies.find(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices: list[Prepared] = []
         for asked in reply.requests:
@@ -115,7 +115,7 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
-                    session.note_reply(reply.id, delta.index, choice=choice)
+                    session.replies.note(reply.id, delta.index, choice=choice)
                 else:
                     reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
@@ -134,13 +134,13 @@ class Endpoint:
                 AbandonedReply(attempt.digest, attempt.num_retries, reply.id, choice, record)
             )
 
-        with attempt.owed(), session.streaming_reply(reply.id):
+        with attempt.owed(), session.replies.streaming(reply.id):
             running = run_choices(self._completer, session, choices, left=left)
             async with aclosing(running) as deltas:
                 async for choice, delta in deltas:
                     if isinstance(delta, Completed):
                         done[choice] = delta
-                        session.note_reply(reply.id, delta.index, choice=choice)
+                        session.replies.note(reply.id, delta.index, choice=choice)
                     for event in reply.events(choice, delta):
                         sent.append(event)
                         yield event
@@ -165,10 +165,10 @@ class _RequestAttempt:
         fault is noted once a request, however many choices it met.
         """
         try:
-            with self.session.noting_faults():
+            with self.session.notes.noting_faults():
                 yield
         except BaseException:
-            self.session.owe(self.digest)
+            self.session.replies.owe(self.digest)
             raise
 
     def answered(self, reply: bytes) -> None:
@@ -176,7 +176,7 @@ class _RequestAttempt:
 
     def may_forgive(self, error: ApiError) -> None:
         if error.fault is not None and error.retry:
-            self.session.may_forgive(error.fault, self.digest, num_retries=self.num_retries)
+            self.session.notes.may_forgive(error.fault, self.digest, num_retries=self.num_retries)
 
 
 def _num_retries(request: web.Request) -> int:

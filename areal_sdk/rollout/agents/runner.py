@@ -148,7 +148,7 @@ class EpisodeRunner(SharesHttpClient):
             seed=seed if self._deterministic else None,
             split=self._split,
         )
-        session.judged_by = self._judges
+        session.leave_verdict_to(self._judges)
         self._ages[request.id] = lambda: session.oldest_version
         try:
             return await self._play_and_judge(request, attempt, session, seed)
@@ -232,7 +232,7 @@ class EpisodeRunner(SharesHttpClient):
             if isinstance(played, Episode):
                 return _as_returned(played, episode, posted)
             if isinstance(played, Mapping):
-                played = by_completion(played, session.turns_of_reply, num_turns=num_turns)
+                played = by_completion(played, session.replies.turns_of, num_turns=num_turns)
             if played is not None and self._judges:
                 self._warn_once(
                     f"gives a verdict, which does not count. {self._judges} alone judge a command: print no "

@@ -256,7 +256,7 @@ async def test_choices_of_a_stream_that_was_stopped_are_rewarded_by_their_number
         assert status == 200, answer
     live = await watcher.next_ended()
     assert [turn.output_tokens for turn in live.session.turns] == [sampled(engine)] * 2
-    turns = live.session.turns_of_reply[reply_id]
+    turns = live.session.replies.turns_of[reply_id]
     assert {posted.turn: posted.reward for posted in live.session.rewards} == {
         turns[1]: 1,
         turns[0]: 0,
