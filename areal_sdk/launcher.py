@@ -24,7 +24,7 @@ from areal_sdk.process import (
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 
 if TYPE_CHECKING:
     from areal_sdk.config import ClusterSection

@@ -9,7 +9,7 @@ from areal_sdk.cli.main import OnceCommand, key_option
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
-    from areal_sdk.loop.state import RunSummary
+    from areal_sdk.loop.learning.state import RunSummary
 
 DEFAULT_PORT = 8000
 """The default port of `serve`. It is fixed, since clients keep the address; `train` takes any port."""

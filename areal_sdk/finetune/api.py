@@ -13,6 +13,7 @@ from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, takes_tokens
+from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.models import with_model_of_run
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of, make_observers
@@ -25,11 +26,10 @@ from areal_sdk.loop.runs import (
     write_config,
 )
 from areal_sdk.loop.shutdown import run_to_the_end
-from areal_sdk.loop.state import RunSummary
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live_view import EvalView
+from areal_sdk.telemetry.live.view import EvalView
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from areal_sdk.finetune.objectives import FinetuneObjective, Reference
 from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.files import read_json, to_json, write_atomically
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.trainer import Demonstration
 
 DATA_FILE = "data.json"

@@ -26,7 +26,7 @@ from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.loop.plan.rows import Pair
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.types import Episode
 
 SEVERAL = "several conversations under one reward: post a reward for each turn"

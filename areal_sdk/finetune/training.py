@@ -31,7 +31,10 @@ from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
-from areal_sdk.loop.learner import Learner, open_learner, write_final
+from areal_sdk.loop.learning.learner import Learner, open_learner, write_final
+from areal_sdk.loop.learning.state import RunState, RunSummary
+from areal_sdk.loop.learning.steps import MAX_SKIPPED_STEPS
+from areal_sdk.loop.learning.training import held_out_tasks
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
@@ -44,14 +47,11 @@ from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services.opening import fail_with_ranks, open_launcher, open_services
-from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
-from areal_sdk.loop.training import held_out_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.trainer import PresetSpec
 from areal_sdk.types import WeightUpdate
 

@@ -18,7 +18,7 @@ from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE
 from areal_sdk.process.network.join import connect_and_run
 from areal_sdk.process.network.listen import Listener
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0
 """Seconds for all of torchrun's ranks to connect: its agents start minutes apart."""

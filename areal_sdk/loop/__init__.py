@@ -27,7 +27,7 @@ from areal_sdk.loop.api import (
     train,
     train_config,
 )
-from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.learning.state import RunState, RunSummary
 
 __all__ = [
     "RunState",

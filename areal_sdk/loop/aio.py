@@ -10,12 +10,12 @@ from typing import Any
 
 from areal_sdk.errors import cause_of
 from areal_sdk.loop.api import endpoint_at, plan_evaluation, plan_training
+from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.plan.given import TasksLike, read_call
 from areal_sdk.loop.runs import Training, begun
-from areal_sdk.loop.state import RunSummary
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.telemetry.watchdog import Watchdog
+from areal_sdk.telemetry.live.watchdog import Watchdog
 
 __all__ = ["evaluate", "train"]
 

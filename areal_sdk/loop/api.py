@@ -19,6 +19,11 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, run_evaluation
+from areal_sdk.loop.learning.state import (
+    RunSummary,
+    step_of,
+)
+from areal_sdk.loop.learning.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
@@ -35,16 +40,11 @@ from areal_sdk.loop.services.gateway import check_listens
 from areal_sdk.loop.services.opening import open_launcher
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
-from areal_sdk.loop.state import (
-    RunSummary,
-    step_of,
-)
-from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.plugins import Plugins
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live_view import EvalView
+from areal_sdk.telemetry.live.view import EvalView
 
 logger = logging.getLogger(__name__)
 

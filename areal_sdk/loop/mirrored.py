@@ -11,8 +11,8 @@ from pathlib import Path
 
 from areal_sdk.config import RunSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.learning.state import PREFIX, latest_checkpoint, step_of
 from areal_sdk.loop.shutdown import StoppedAtOnce
-from areal_sdk.loop.state import PREFIX, latest_checkpoint, step_of
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import CheckpointError, DamagedError

@@ -10,22 +10,22 @@ from typing import Any, Self
 
 from areal_sdk.errors import StorageError
 from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before
-from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
+from areal_sdk.loop.learning.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, TriagedEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
-from areal_sdk.telemetry.metrics import NOTICES
-from areal_sdk.telemetry.terminal import (
+from areal_sdk.telemetry.live.terminal import (
     RunStatus,
     StatusWriter,
     reward_text,
     shares_line,
     source_shares,
 )
-from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.telemetry.live.view import HEARTBEAT_S, LiveView, has_line
+from areal_sdk.telemetry.live.waits import current_waits
+from areal_sdk.telemetry.metrics import NOTICES
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
 

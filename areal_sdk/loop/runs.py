@@ -16,13 +16,7 @@ from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
 from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError, cause_of
-from areal_sdk.loop.mirrored import Mirroring, bring_up_to_date, mirrored_at_end
-from areal_sdk.loop.plan.models import find_base
-from areal_sdk.loop.plan.parts import engine_tables
-from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services.elastic import RanksChange, is_elastic
-from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
-from areal_sdk.loop.state import (
+from areal_sdk.loop.learning.state import (
     Change,
     RunState,
     RunSummary,
@@ -33,14 +27,20 @@ from areal_sdk.loop.state import (
     step_of,
     why_finished,
 )
+from areal_sdk.loop.mirrored import Mirroring, bring_up_to_date, mirrored_at_end
+from areal_sdk.loop.plan.models import find_base
+from areal_sdk.loop.plan.parts import engine_tables
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.services.elastic import RanksChange, is_elastic
+from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.records.report import write_report
 from areal_sdk.telemetry import MetricsLog, RunDir
+from areal_sdk.telemetry.live.terminal import TerminalView
+from areal_sdk.telemetry.live.waits import waits_on_signal
 from areal_sdk.telemetry.run_dir import BEST, read_measured
-from areal_sdk.telemetry.terminal import TerminalView
-from areal_sdk.telemetry.waits import waits_on_signal
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from areal_sdk.blame import running_users_line
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.agents.adapters import is_playing
 from areal_sdk.rollout.agents.deadline import INTERRUPTED
-from areal_sdk.telemetry.watchdog import Watchdog
+from areal_sdk.telemetry.live.watchdog import Watchdog
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

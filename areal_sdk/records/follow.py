@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.records.diagnosis.verdict import RunVerdict, verdict_of_run
 from areal_sdk.records.tokens import EpisodeTokens, episode_tokens
-from areal_sdk.records.verdict import RunVerdict, verdict_of_run
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_files import read_record, whole_bytes
 from areal_sdk.telemetry.episode_log import list_episodes, read_appended, read_episode

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from areal_sdk.records.curves import Panel, Series
 from areal_sdk.records.svg import draw
-from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, TerminalView, render
+from areal_sdk.telemetry.live.terminal import RunStatus, StatusWriter, TerminalView, render
 
 LINE_WIDTH = 100
 REPAINT_S = 2.0

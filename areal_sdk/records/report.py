@@ -15,15 +15,15 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.comparison import figures_of
 from areal_sdk.records.curves import Panel, panels_of
+from areal_sdk.records.diagnosis.verdict import verdict_of_run
 from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.selection import Selection
 from areal_sdk.records.svg import draw
-from areal_sdk.records.verdict import verdict_of_run
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.files import write_atomically
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.telemetry.metrics import told
-from areal_sdk.telemetry.terminal import counted
 from areal_sdk.telemetry.tool_use import cold_start
 from areal_sdk.types import Message
 

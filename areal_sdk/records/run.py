@@ -12,7 +12,7 @@ from areal_sdk.records.selection import Selection
 from areal_sdk.records.tokens import EpisodeTokens, tokens_of
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_log import read_episode
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.telemetry.token_log import StepTokens
 from areal_sdk.types import Episode
 

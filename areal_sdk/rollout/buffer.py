@@ -23,7 +23,7 @@ from areal_sdk.rollout.groups import (
 from areal_sdk.rollout.metrics import RecentEpisodes, batch_metrics, share_without_reward
 from areal_sdk.rollout.tasks import IssuedTask, TaskBook
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.trainer import IdleGroups
 
 _OF_NO_EPISODE = (DropReason.CANCELLED, DropReason.ROLLED_BACK)

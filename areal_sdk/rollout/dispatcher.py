@@ -22,7 +22,7 @@ from areal_sdk.rollout.groups import (
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from areal_sdk.records.cures import LIMITS, Lengths, to_get_a_signal
+from areal_sdk.records.diagnosis.cures import LIMITS, Lengths, to_get_a_signal
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_called

@@ -2,9 +2,9 @@
 
 from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary, EpisodeWriter
 from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.telemetry.metrics import MetricsLog, Rate
 from areal_sdk.telemetry.run_dir import RunDir
-from areal_sdk.telemetry.waits import waiting
 
 __all__ = [
     "DropReason",

@@ -12,7 +12,7 @@ from areal_sdk.cli.records.episode import printable
 from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
-from areal_sdk.telemetry.terminal import RunStatus
+from areal_sdk.telemetry.live.terminal import RunStatus
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.cli.records.report import print_reports, print_summary, what_next
-from areal_sdk.loop.state import RunSummary
+from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import EpisodeWriter, RunDir

@@ -21,9 +21,9 @@ from areal_sdk.finetune.begun import DATA_FILE
 from areal_sdk.finetune.objectives import Order
 from areal_sdk.finetune.training import _Steps
 from areal_sdk.loop import resume_training, train_config
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.plan.models import find_model, find_served_model
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.state import RunState
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir

@@ -11,7 +11,7 @@ import pytest
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.process import Child
-from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.telemetry.live.waits import current_waits
 from areal_sdk_ray import launcher as launcher_module
 from areal_sdk_ray.launcher import RayLauncher, open_ray
 from areal_sdk_ray.local_cluster import open_cluster, parent_of, raylet_of, raylets_of

@@ -11,7 +11,7 @@ import pytest
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import check
-from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
+from areal_sdk.loop.learning.steps import MAX_SKIPPED_STEPS
 from tests.loop.runs import (
     AGENT,
     SCRIPTED_ENGINE,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.state import latest_checkpoint, way_around
+from areal_sdk.loop.learning.state import latest_checkpoint, way_around
 
 
 def checkpoints(directory: Path, *names: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.loop.endings import LatestLessons
+from areal_sdk.loop.learning.endings import LatestLessons
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import (
     DEADLINE_S,

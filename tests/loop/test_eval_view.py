@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from areal_sdk.telemetry.live_view import EvalView
-from areal_sdk.telemetry.terminal import TerminalView
+from areal_sdk.telemetry.live.terminal import TerminalView
+from areal_sdk.telemetry.live.view import EvalView
 from areal_sdk.types import Episode, Outcome, Task, Turn
 from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command
 from tests.toolbox.waiting import until

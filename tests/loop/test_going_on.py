@@ -8,7 +8,7 @@ import pytest
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.evaluation.earlier import recorded_before
-from areal_sdk.loop.state import changed_settings, why_finished
+from areal_sdk.loop.learning.state import changed_settings, why_finished
 from areal_sdk.telemetry import MetricsLog, RunDir
 from tests.loop.runs import AGENT, finish, inspect, resume_training, run_dir, start_training
 

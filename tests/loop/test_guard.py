@@ -12,7 +12,7 @@ import pytest
 
 from areal_sdk.loop.export.choice import choose
 from areal_sdk.loop.plan.models import find_model, weights_of
-from areal_sdk.records.collapse import Fall, watched
+from areal_sdk.records.diagnosis.collapse import Fall, watched
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED_ENGINE,

@@ -12,10 +12,10 @@ import pytest
 import areal_sdk
 from areal_sdk.cli.records.report import print_reports
 from areal_sdk.config import parse_config
+from areal_sdk.loop.learning.training import make_plan
 from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
-from areal_sdk.loop.training import make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import MetricsLog, RunDir

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.loop.state import RunSummary
+from areal_sdk.loop.learning.state import RunSummary
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED,

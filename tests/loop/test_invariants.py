@@ -12,7 +12,7 @@ import pytest
 
 from areal_sdk.config import RolloutSection, parse_config
 from areal_sdk.flow import FlowRules
-from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s, update_timeout_s
+from areal_sdk.loop.learning.steps import TrainingLoop, cut_timeout_s, stalled_s, update_timeout_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerTasks

@@ -14,9 +14,9 @@ from areal_sdk.cli.train import overrides
 from areal_sdk.config import idle_settings, load_config, parse_config
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.learning.training import RunPlan, make_plan
 from areal_sdk.loop.plan.mixture import Part, mixed, with_source
 from areal_sdk.loop.plan.program import load_program
-from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.types import Task

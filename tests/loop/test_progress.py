@@ -10,16 +10,16 @@ from typing import Any
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.flow import FlowRules
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.progress import Progress, eval_event
-from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerTasks
 from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
+from areal_sdk.telemetry.live.terminal import TerminalView
 from areal_sdk.telemetry.metrics import last_event, told
-from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import finish, start_training
 from tests.toolbox.waiting import until

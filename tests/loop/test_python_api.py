@@ -11,11 +11,11 @@ import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import plan_training
+from areal_sdk.loop.learning.state import RunSummary
+from areal_sdk.loop.learning.training import RunPlan, make_plan
 from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.runs import Training
-from areal_sdk.loop.state import RunSummary
-from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
 
 TASKS = [areal_sdk.Task("one"), areal_sdk.Task("two")]

@@ -9,8 +9,8 @@ import pytest
 
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.runs import Training, begun
-from areal_sdk.loop.state import RunSummary
 from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.records.overview import RunFate, overview_of
 

@@ -17,7 +17,7 @@ from areal_sdk.cli.main import _run as exit_code
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api, runs
-from areal_sdk.loop.state import RunState
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.manifest import write_manifest
 from areal_sdk.telemetry.token_log import steps_in

@@ -12,11 +12,11 @@ import areal_sdk
 from areal_sdk.config import Config, RunSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.mirrored import Mirroring
 from areal_sdk.loop.plan.given import read_call
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.runs import BegunRun, Training
-from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import AGENT, PLUGIN, inspect, refused
 from tests.loop.vowels import Vowels, tasks

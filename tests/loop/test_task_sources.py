@@ -11,9 +11,9 @@ import pytest
 import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.learning.training import RunPlan, make_plan
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_held_out
-from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.tasks import BLOCK, TaskSource, TaskStream
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.records.collapse import (
+from areal_sdk.records.diagnosis.collapse import (
     Fall,
     Finding,
     Forget,
@@ -19,7 +19,7 @@ from areal_sdk.records.collapse import (
     Watch,
     watched,
 )
-from areal_sdk.records.course import course_of
+from areal_sdk.records.diagnosis.course import course_of
 
 Steps = list[dict[str, Any]]
 Runs = Mapping[str, Mapping[str, Any]]

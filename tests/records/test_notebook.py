@@ -1,7 +1,7 @@
 """A run in the cell of a notebook. With a real kernel by hand; here the cell is a list of its pages."""
 
 from areal_sdk.records.notebook import REPAINT_S, NotebookView, status_page, status_writer
-from areal_sdk.telemetry.terminal import RunStatus, TerminalView
+from areal_sdk.telemetry.live.terminal import RunStatus, TerminalView
 
 
 class Cell:

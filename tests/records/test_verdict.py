@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.records.inspect import inspect
 from areal_sdk.cli.records.report import print_summary
-from areal_sdk.loop.state import RunSummary
-from areal_sdk.records.course import course_of
+from areal_sdk.loop.learning.state import RunSummary
+from areal_sdk.records.diagnosis.course import course_of
+from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
 from areal_sdk.records.report import report_of
-from areal_sdk.records.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
 from areal_sdk.telemetry import MetricsLog, RunDir
 
 Steps = list[dict[str, Any]]

@@ -14,7 +14,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.process import JSON, Channel
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.server import NodeServer
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Task, WeightUpdate
 

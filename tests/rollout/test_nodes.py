@@ -26,7 +26,7 @@ from areal_sdk.rollout.nodes.server import _failed as not_played
 from areal_sdk.rollout.nodes.triaged import pack_triaged, unpack_triaged
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.episode_log import prepare
-from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.telemetry.live.waits import current_waits
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 from tests.toolbox.waiting import until
 

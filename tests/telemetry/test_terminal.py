@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.telemetry.terminal import (
+from areal_sdk.telemetry.live.terminal import (
     RunStatus,
     TerminalView,
     curve,

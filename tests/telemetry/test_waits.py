@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from areal_sdk.errors import WaitTimeoutError
-from areal_sdk.telemetry.waits import current_waits, describe_waits, waiting, waits_on_signal
+from areal_sdk.telemetry.live.waits import current_waits, describe_waits, waiting, waits_on_signal
 
 
 async def test_a_wait_that_takes_too_long_is_named() -> None:

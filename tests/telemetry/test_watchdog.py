@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from areal_sdk.telemetry import watchdog as watchdog_module
-from areal_sdk.telemetry.watchdog import Blockage, Watchdog
+from areal_sdk.telemetry.live import watchdog as watchdog_module
+from areal_sdk.telemetry.live.watchdog import Blockage, Watchdog
 
 LOOPS = {
     "asyncio": asyncio.new_event_loop,

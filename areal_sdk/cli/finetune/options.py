@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
-    from areal_sdk.loop.state import RunSummary
+    from areal_sdk.loop.learning.state import RunSummary
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -121,7 +121,7 @@ def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
 
 
 def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
-    from areal_sdk.records.verdict import verdict_of_run
+    from areal_sdk.records.diagnosis.verdict import verdict_of_run
     from areal_sdk.telemetry.metrics import told
     from areal_sdk.telemetry.run_dir import BEST, read_measured
 
@@ -146,7 +146,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         )
         return
     from areal_sdk.cli.records.report import best_weights, notice_lines, table
-    from areal_sdk.telemetry.terminal import counted, curve
+    from areal_sdk.telemetry.live.terminal import counted, curve
     from areal_sdk.telemetry.tool_use import cold_start
 
     only_records = _only_records(config)
@@ -203,7 +203,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
 
 def _shares(steps: "Sequence[dict[str, Any]]") -> str:
     """The shares of a mixture under a curriculum, at the first step and at the last."""
-    from areal_sdk.telemetry.terminal import shares_line, source_shares
+    from areal_sdk.telemetry.live.terminal import shares_line, source_shares
 
     first, last = (source_shares(step) for step in (steps[0], steps[-1]))
     return shares_line(first) + (f" -> {shares_line(last)}" if last != first else "")
@@ -234,8 +234,8 @@ def _say_what_next(
 
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     from areal_sdk.errors import ConfigError
-    from areal_sdk.telemetry.terminal import RunStatus, render
-    from areal_sdk.telemetry.waits import wait_length
+    from areal_sdk.telemetry.live.terminal import RunStatus, render
+    from areal_sdk.telemetry.live.waits import wait_length
 
     values = run_dir.read_live()
     if values is None and _only_records(run_dir.read_config()):

@@ -10,7 +10,7 @@ import tomli_w
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
-    from areal_sdk.loop.state import RunSummary
+    from areal_sdk.loop.learning.state import RunSummary
     from areal_sdk.rollout.evaluation import EvalReport
     from areal_sdk.telemetry import RunDir
 
@@ -28,7 +28,7 @@ def print_settings(config: "Config") -> None:
 
 def print_summary(summary: "RunSummary") -> None:
     """Print the figures before and after training, the place of the run, and the way to go on."""
-    from areal_sdk.telemetry.terminal import clock, counted
+    from areal_sdk.telemetry.live.terminal import clock, counted
 
     if summary.before or summary.after:
         click.echo()
@@ -40,7 +40,7 @@ def print_summary(summary: "RunSummary") -> None:
     steps = counted(summary.steps, "step")
     click.echo(f"\n{steps} in {clock(training)} of training{in_all}; ended: {summary.ended}")
     click.echo(f"run directory: {summary.run_dir}")
-    from areal_sdk.records.verdict import verdict_of_run
+    from areal_sdk.records.diagnosis.verdict import verdict_of_run
     from areal_sdk.telemetry import RunDir
 
     run_dir = RunDir(Path(summary.run_dir))

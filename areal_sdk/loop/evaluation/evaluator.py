@@ -12,10 +12,10 @@ from areal_sdk.config import EvalSection
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.evaluation.best import BestWeights, Measured
 from areal_sdk.loop.evaluation.earlier import BEFORE
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services.opening import Services, update_and_resume
-from areal_sdk.loop.state import RunState
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.tasks import PlaysEpisodes

@@ -28,7 +28,7 @@ from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live_view import EvalView
+from areal_sdk.telemetry.live.view import EvalView
 from areal_sdk.types import Episode
 
 

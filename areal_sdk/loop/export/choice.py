@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.learning.state import PREFIX, good_checkpoint, step_of
 from areal_sdk.loop.plan.models import EXPORTS, FINAL, refuse_mirror, weights_of
-from areal_sdk.loop.state import PREFIX, good_checkpoint, step_of
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
 

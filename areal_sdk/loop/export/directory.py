@@ -17,9 +17,9 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.loop.export.card import Exported, Figures, base_of, lineage, model_card
 from areal_sdk.loop.export.choice import Choice
+from areal_sdk.loop.learning.state import step_of
 from areal_sdk.loop.plan.models import export_checkpoint, first_weights, trainer_of
 from areal_sdk.loop.shutdown import sigterm_as_ctrl_c
-from areal_sdk.loop.state import step_of
 from areal_sdk.models.checkpoint import (
     ADAPTER,
     DTYPES,

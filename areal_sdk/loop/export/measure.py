@@ -11,17 +11,17 @@ from areal_sdk.errors import ArealError, ConfigError, cause_of
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.evaluation.evaluator import Reports, play_held_out
 from areal_sdk.loop.export.card import Figures
+from areal_sdk.loop.learning.training import held_out_tasks
 from areal_sdk.loop.plan.models import check_served
 from areal_sdk.loop.plan.parts import load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.services.opening import open_services
 from areal_sdk.loop.shutdown import run_to_the_end
-from areal_sdk.loop.training import held_out_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live_view import EvalView
+from areal_sdk.telemetry.live.view import EvalView
 
 _OF_THE_RUN = ("cluster", "serve", "observers", "init_from")
 """Settings about machines, callers and observers, which a measurement does not have."""

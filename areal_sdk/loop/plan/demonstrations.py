@@ -19,7 +19,7 @@ from areal_sdk.loop.plan.rows import (
     read_conversations,
     to_conversation,
 )
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message
 

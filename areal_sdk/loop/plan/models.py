@@ -14,6 +14,7 @@ from pathlib import Path
 from areal_sdk.config import Config, RunSection, load_config
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.loop.learning.state import GOOD, good_checkpoint, latest_checkpoint, step_of
 from areal_sdk.loop.plan.parts import (
     check_engine_serves,
     engine_class,
@@ -22,7 +23,6 @@ from areal_sdk.loop.plan.parts import (
     make_trainer,
 )
 from areal_sdk.loop.plan.program import load_program
-from areal_sdk.loop.state import GOOD, good_checkpoint, latest_checkpoint, step_of
 from areal_sdk.models import BUILT_IN, HUB_IDS, resolve_model
 from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype

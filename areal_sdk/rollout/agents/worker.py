@@ -32,7 +32,7 @@ from areal_sdk.rollout.agents.session_rpc import (
     unpack_order,
 )
 from areal_sdk.rollout.agents.spec import AgentSpec
-from areal_sdk.telemetry.watchdog import Blockage, Watchdog
+from areal_sdk.telemetry.live.watchdog import Blockage, Watchdog
 
 _RUNS_EVENT_LOOP = "main"  # read by areal_sdk.blame
 

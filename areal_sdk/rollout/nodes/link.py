@@ -15,7 +15,7 @@ from areal_sdk.rollout.groups import TriagedEpisode
 from areal_sdk.rollout.nodes.episode_wire import Stage, pack_request, unpack_episode
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.telemetry.waits import note_waits
+from areal_sdk.telemetry.live.waits import note_waits
 from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)

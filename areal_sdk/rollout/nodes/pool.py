@@ -27,7 +27,7 @@ from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.episode_wire import Stage
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.telemetry.waits import waiting
+from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.types import Episode, ErrorKind, Outcome
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.episode_wire import Stage, pack_episode, unpack_request, with_values
 from areal_sdk.rollout.nodes.triaged import pack_triaged
 from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.telemetry.live.waits import current_waits
 from areal_sdk.types import Episode, ErrorKind, Outcome
 
 logger = logging.getLogger(__name__)

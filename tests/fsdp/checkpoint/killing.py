@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.state import PREFIX
+from areal_sdk.loop.learning.state import PREFIX
 
 DEADLINE_S = 600.0
 

@@ -13,7 +13,7 @@ import torch
 from areal_sdk.config import RunSection
 from areal_sdk.fsdp.checkpoint import Saver, load_checkpoint
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.loop.state import PREFIX, latest_checkpoint
+from areal_sdk.loop.learning.state import PREFIX, latest_checkpoint
 from areal_sdk.telemetry.directories import partial_of, recover
 from tests.fsdp.checkpoint.killing import DEADLINE_S, place
 from tests.fsdp.episodes import make_groups

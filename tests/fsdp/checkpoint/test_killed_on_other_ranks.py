@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.loop.state import latest_checkpoint
+from areal_sdk.loop.learning.state import latest_checkpoint
 from areal_sdk.telemetry.directories import partial_of
 from areal_sdk.telemetry.metrics import read_metrics
 from tests.fsdp.checkpoint.killing import DEADLINE_S, place

@@ -1,6 +1,6 @@
 """The guard of a run: keeps the weights that are worth it, and puts them back when the policy has collapsed.
 
-`records/collapse.py` finds what is to be done, this module does it. The kept weights are whole checkpoints,
+`records/diagnosis/collapse.py` finds what is to be done, this module does it. The kept weights are whole checkpoints,
 `checkpoints/good-000120`, written beside the steps: at most the kept ones and a candidate at a time.
 """
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from areal_sdk.config import Config
-from areal_sdk.loop.learner import Learner
+from areal_sdk.loop.learning.learner import Learner
+from areal_sdk.loop.learning.state import good_checkpoint, good_checkpoints
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.state import good_checkpoint, good_checkpoints
 from areal_sdk.process.threads import in_thread
-from areal_sdk.records.collapse import Fall, Finding, Forget, InVain, Keep, Proved, Watch
-from areal_sdk.records.course import number
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.records.diagnosis.collapse import Fall, Finding, Forget, InVain, Keep, Proved, Watch
+from areal_sdk.records.diagnosis.course import number
+from areal_sdk.telemetry.live.terminal import counted
 
 MOST = 3
 """The run ends when weights are put back for this time."""

@@ -21,10 +21,11 @@ from typing import TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.loop.endings import LatestLessons
 from areal_sdk.loop.evaluation.evaluator import Evaluator
-from areal_sdk.loop.guard import CollapseGuard
-from areal_sdk.loop.learner import CURE, Learner
+from areal_sdk.loop.learning.endings import LatestLessons
+from areal_sdk.loop.learning.guard import CollapseGuard
+from areal_sdk.loop.learning.learner import CURE, Learner
+from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
@@ -34,11 +35,10 @@ from areal_sdk.loop.services.opening import (
     hand_to_trainer,
     update_and_resume,
 )
-from areal_sdk.loop.state import RunState
 from areal_sdk.models.rounding import LITTLE
 from areal_sdk.process.family import num_cores
 from areal_sdk.process.threads import in_thread
-from areal_sdk.records.collapse import Fall
+from areal_sdk.records.diagnosis.collapse import Fall
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from areal_sdk.flow import FlowRules
+from areal_sdk.loop.learning.state import RunState
+from areal_sdk.loop.learning.steps import stalled_s, update_timeout_s
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services.opening import Services
 from areal_sdk.loop.serving import announce
-from areal_sdk.loop.state import RunState
-from areal_sdk.loop.steps import stalled_s, update_timeout_s
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks

@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from areal_sdk.config.sections.base import ENDLESS
-from areal_sdk.records.cures import to_get_a_signal, to_get_rewards
-from areal_sdk.records.seen import success_over_all
-from areal_sdk.records.verdict import BOUNDS, differing
+from areal_sdk.records.diagnosis.cures import to_get_a_signal, to_get_rewards
+from areal_sdk.records.diagnosis.seen import success_over_all
+from areal_sdk.records.diagnosis.verdict import BOUNDS, differing
 
 ALMOST = 0.01
 STUCK = (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, TextIO
 
-from areal_sdk.telemetry.waits import wait_length
+from areal_sdk.telemetry.live.waits import wait_length
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"

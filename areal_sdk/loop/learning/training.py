@@ -19,8 +19,11 @@ from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.earlier import recorded_before
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
-from areal_sdk.loop.guard import CollapseGuard
-from areal_sdk.loop.learner import Learner, open_learner, write_final
+from areal_sdk.loop.learning.guard import CollapseGuard
+from areal_sdk.loop.learning.learner import Learner, open_learner, write_final
+from areal_sdk.loop.learning.sources import follow_callers, play_tasks
+from areal_sdk.loop.learning.state import RunState, RunSummary
+from areal_sdk.loop.learning.steps import TrainingLoop, warm_up
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
 from areal_sdk.loop.plan.models import (
@@ -51,9 +54,6 @@ from areal_sdk.loop.plan.tasks import (
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services.gateway import check_listens, read_users
 from areal_sdk.loop.services.opening import Services, open_services
-from areal_sdk.loop.sources import follow_callers, play_tasks
-from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.steps import TrainingLoop, warm_up
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.tasks import TaskStream

@@ -12,8 +12,8 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.records.course import Course, course_of, windows
-from areal_sdk.records.cures import (
+from areal_sdk.records.diagnosis.course import Course, course_of, windows
+from areal_sdk.records.diagnosis.cures import (
     CUT,
     LIMITS,
     SOLVED,
@@ -23,7 +23,7 @@ from areal_sdk.records.cures import (
     to_get_rewards,
 )
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 
 Step = Mapping[str, Any]
 Settings = Mapping[str, Any]

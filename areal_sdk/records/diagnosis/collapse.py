@@ -13,8 +13,8 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any, Self
 
-from areal_sdk.records.course import ENTROPY, NORMAL, number
-from areal_sdk.records.seen import OF_STEPS, Seen, Standing
+from areal_sdk.records.diagnosis.course import ENTROPY, NORMAL, number
+from areal_sdk.records.diagnosis.seen import OF_STEPS, Seen, Standing
 
 WORSE = 3.0
 """Standard errors by which the last weights of a run are clearly worse than the kept ones."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, clock, still_line
+from areal_sdk.telemetry.live.terminal import RunStatus, StatusWriter, clock, still_line
 from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.telemetry.terminal import counted
+from areal_sdk.telemetry.live.terminal import counted
 
 PARTS, LEAST = 6, 3
 """Number of windows in which a run is seen, and the fewest steps of a window."""

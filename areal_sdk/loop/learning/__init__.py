@@ -1,0 +1,1 @@
+"""A run that learns: its steps, what feeds them, how it ends, and what a checkpoint keeps of it."""

@@ -1,0 +1,1 @@
+"""The verdict on a run: what its metrics show, what it lacks, and what to change."""
