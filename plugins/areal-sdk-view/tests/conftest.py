@@ -3,11 +3,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from recorded import write_run
+from view_runs import TOKEN, write_run
 
 from areal_sdk_view.server import make_app, start
 
-TOKEN = "token-of-the-tests"
 TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 

@@ -1,7 +1,7 @@
 """A page of another origin, another host or another user learns nothing and changes nothing."""
 
 import aiohttp
-from conftest import TOKEN
+from view_runs import TOKEN
 
 PLACE = {"run": "guess-1"}
 

@@ -9,7 +9,7 @@ import aiohttp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from recorded import ATTACK, GROUP, STEPS, write_step
+from view_runs import ATTACK, GROUP, STEPS, write_step
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens

@@ -17,6 +17,8 @@ SETTINGS = {
     "run": {"steps": 6},
 }
 STEPS, GROUP = 6, 4
+TOKEN = "token-of-the-tests"
+"""The token of the address of servers in tests."""
 
 
 def write_run(root: Path, name: str = "guess-1") -> Path:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from recorded import write_run
+from view_runs import write_run
 
 from areal_sdk_view.observer import View
 

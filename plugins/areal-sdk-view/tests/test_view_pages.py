@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from browser import Page, find_browser, opened_browser
-from conftest import TOKEN
-from recorded import STEPS, write_step
+from view_browser import Page, find_browser, opened_browser
+from view_runs import STEPS, TOKEN, write_step
 
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.export import export
