@@ -24,6 +24,7 @@ from areal_sdk.process import (
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.services import Answer, Answering, Client, Service
 from areal_sdk.telemetry.live.waits import waiting
 
 if TYPE_CHECKING:
@@ -33,10 +34,13 @@ __all__ = [
     "JOIN",
     "START_TIMEOUT_S",
     "TOKEN_VARIABLE",
+    "Answer",
+    "Answering",
     "Channel",
     "ChannelClosedError",
     "Child",
     "ChildExit",
+    "Client",
     "FindsRoom",
     "KeptPort",
     "Launcher",
@@ -46,6 +50,7 @@ __all__ = [
     "ProcessSpec",
     "Request",
     "Reservation",
+    "Service",
     "Starter",
     "first_exit",
     "rank_environment",

@@ -3,10 +3,9 @@
 Ray ends the hosts when this process ends, however that happens; each process ends with its host.
 """
 
-import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +20,10 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from areal_sdk.errors import ConfigError, ProcessError
-from areal_sdk.launcher import Channel, ChannelClosedError, Request, split_address
+from areal_sdk.launcher import Answering, Channel, split_address
 from areal_sdk_ray.demand import Demand, NodeRoom, shortage
 from areal_sdk_ray.host import RayHost, minor_version, versions
+from areal_sdk_ray.placing import Placing, Room, Start, Wanted
 
 JSON = Any
 
@@ -53,14 +53,14 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             f"no Ray cluster answers at {args['address']!r} ({_first_line(exc)}): start one with "
             "`ray start --head`, or name its head: --set cluster.address=HOST:PORT"
         ) from exc
-    driver = Driver(args["run"])
+    answering = Answering(Driver(args["run"]))
     channel.ready({"address": ray.util.get_node_ip_address()})
     threads = ThreadPoolExecutor(32, thread_name_prefix="driver")
     try:
         while True:
             request = channel.receive()
             assert request is not None
-            threads.submit(_answer, driver, request)
+            threads.submit(answering.answer, request)
     finally:
         ray.shutdown()
         threads.shutdown(wait=False, cancel_futures=True)
@@ -71,27 +71,6 @@ def _reach(address: str) -> None:
     if ":" in address and "://" not in address:
         with socket.create_connection(split_address(address), timeout=REACH_S):
             pass
-
-
-def _answer(driver: "Driver", request: Request) -> None:
-    handlers: dict[str, Callable[..., JSON]] = {
-        "shortage": driver.shortage,
-        "reserve": driver.reserve,
-        "reserved": driver.reserved,
-        "host": driver.host,
-        "start": driver.start,
-        "first_exit": driver.first_exit,
-        "signal": driver.signal,
-        "free": driver.free,
-    }
-    try:
-        reply = handlers[request.method](**request.payload)
-        request.reply(reply)
-    except ChannelClosedError:
-        return  # the main process is gone
-    except Exception as exc:  # noqa: BLE001 - the launcher raises it
-        with contextlib.suppress(ChannelClosedError):
-            request.fail(exc)
 
 
 @dataclass(slots=True)
@@ -120,20 +99,17 @@ class _Job:
             )
 
 
-class Driver:
-    """The jobs of one run in the cluster."""
+class Driver(Placing):
+    """The jobs of one run in the cluster. Calls of several jobs come at the same time, from threads."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._jobs: dict[str, _Job] = {}
 
-    def shortage(self, processes: Sequence[Mapping[str, JSON]]) -> str:
-        """The reason why the cluster could never hold all processes, whoever uses it now; empty if
-        it could."""
+    def shortage(self, processes: tuple[Wanted, ...]) -> str:
         return shortage(demanded(processes, everywhere := rooms()), everywhere)
 
-    def reserve(self, job: str, processes: Sequence[Mapping[str, JSON]], timeout_s: float) -> bool:
-        """Reserve room for all processes, close together; False if Ray has the room, and has not given it yet."""
+    def reserve(self, job: str, processes: tuple[Wanted, ...], timeout_s: float) -> bool:
         demands = demanded(processes, everywhere := rooms())
         if missing := shortage(demands, everywhere):
             raise ProcessError(f"the Ray cluster cannot hold the run: {missing}")
@@ -151,7 +127,6 @@ class Driver:
         return True
 
     def reserved(self, job: str, timeout_s: float) -> None:
-        """Wait for room that Ray has and has not given yet."""
         deadline = time.monotonic() + timeout_s
         while not (asked := self._jobs[job]).group.wait(1):
             asked.check_for_shortage()
@@ -161,8 +136,7 @@ class Driver:
                     "none: a node that does not answer holds it up. `ray status` lists the nodes"
                 )
 
-    def host(self, job: str, timeout_s: float) -> list[dict[str, Any]]:
-        """Put a host on each reserved place. Returns their nodes."""
+    def host(self, job: str, timeout_s: float) -> tuple[Room, ...]:
         found = self._jobs[job]
         for index, demand in enumerate(found.demands):
             found.hosts[demand.name] = (
@@ -187,18 +161,20 @@ class Driver:
             )
         facts: list[dict[str, Any]] = ray.get(list(asked))
         check_versions(facts, own_versions())
-        return [
-            {**fact, "gpus": demand.gpus} for fact, demand in zip(facts, found.demands, strict=True)
-        ]
+        return tuple(
+            Room(fact["address"], fact["port"], demand.gpus)
+            for fact, demand in zip(facts, found.demands, strict=True)
+        )
 
-    def start(self, job: str, processes: Mapping[str, Mapping[str, JSON]]) -> dict[str, Any]:
-        """Start each process on its host. Returns its pid and its log."""
+    def start(self, job: str, processes: Mapping[str, Start]) -> dict[str, str]:
         hosts = self._jobs[job].hosts
-        started = {name: hosts[name].start.remote(**how) for name, how in processes.items()}
+        started = {
+            name: hosts[name].start.remote(list(how.arguments), dict(how.env), how.log)
+            for name, how in processes.items()
+        }
         return dict(zip(started, ray.get(list(started.values()), timeout=STARTED_S), strict=True))
 
     def first_exit(self, job: str) -> str:
-        """Wait until a process of the job has ended; returns how."""
         waits = {host.wait.remote(): name for name, host in self._jobs[job].hosts.items()}
         done, _ = ray.wait(list(waits), num_returns=1)
         try:
@@ -211,21 +187,20 @@ class Driver:
             self._jobs[job].hosts[name].signal.remote(number)
 
     def free(self, job: str) -> None:
-        """End what is left of the job, and give its room back."""
         if found := self._jobs.pop(job, None):
             for host in found.hosts.values():
                 ray.kill(host)
             remove_placement_group(found.group)
 
 
-def demanded(processes: Sequence[Mapping[str, JSON]], nodes: Sequence[NodeRoom]) -> list[Demand]:
+def demanded(processes: Sequence[Wanted], nodes: Sequence[NodeRoom]) -> list[Demand]:
     """`gpus` of None is one GPU where there is any."""
     has_gpus = any(node.gpus for node in nodes)
     return [
         Demand(
-            process["name"],
-            process["cpus"],
-            int(has_gpus) if process["gpus"] is None else process["gpus"],
+            process.name,
+            process.cpus,
+            int(has_gpus) if process.gpus is None else process.gpus,
         )
         for process in processes
     ]

@@ -54,8 +54,8 @@ class RayHost:
             "versions": {"Python": minor_version(), **versions(packages)},
         }
 
-    def start(self, arguments: list[str], env: dict[str, str], log: str) -> dict[str, Any]:
-        """Start the process; its output goes to `log`, or to a file of this node where that is not writable."""
+    def start(self, arguments: list[str], env: dict[str, str], log: str) -> str:
+        """Start the process. Returns its log: `log`, or a file of this node where that is not writable."""
         assert self._process is None
         self._log = _writable(Path(log))
         with open(self._log, "ab", opener=_for_this_user) as file:
@@ -67,7 +67,7 @@ class RayHost:
                 env={**os.environ, **env},
                 start_new_session=True,
             )
-        return {"pid": self._process.pid, "log": str(self._log)}
+        return str(self._log)
 
     def wait(self) -> str:
         """Wait until the process has ended; return how it ended and its last words."""

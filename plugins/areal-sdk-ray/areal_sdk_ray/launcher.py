@@ -3,17 +3,18 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, raised_here
 from areal_sdk.launcher import (
     START_TIMEOUT_S,
     TOKEN_VARIABLE,
     Child,
+    Client,
     LauncherSetup,
     Listener,
     ProcessSpec,
@@ -23,8 +24,9 @@ from areal_sdk.launcher import (
     split_address,
     waiting,
 )
+from areal_sdk_ray.placing import Placing, Room, Start, Wanted
 
-JSON = Any
+R = TypeVar("R")
 
 DRIVER = "areal_sdk_ray.driver:main"
 DRIVER_START_S = 120.0
@@ -75,6 +77,7 @@ class RayLauncher:
         self, driver: Child, listener: Listener, *, log_dir: Path, placement_timeout_s: float
     ) -> None:
         self._driver = driver
+        self._placing = Client[Placing](driver)
         self._listener = listener
         self.host = split_address(listener.address)[0]
         self._log_dir = log_dir
@@ -108,8 +111,9 @@ class RayLauncher:
     async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
         """The reason why the cluster could never hold all of `specs` together, whoever uses it now;
         empty if it could."""
-        missing: str = await self._ask("shortage", {"processes": _wanted(specs)})
-        return missing
+        return await _raising(
+            self._placing.call(Placing.shortage, _wanted(specs), timeout_s=ANSWER_S)
+        )
 
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
@@ -119,36 +123,37 @@ class RayLauncher:
 
     async def _place(
         self, job: str, specs: Sequence[ProcessSpec], *, timeout_s: float
-    ) -> Sequence[Mapping[str, JSON]]:
-        """Reserve room for all `specs`, close together, and put a host there for each. Returns their nodes."""
+    ) -> Sequence[Room]:
+        """Reserve room for all `specs`, close together, and put a host there for each."""
         names = ", ".join(spec.name for spec in specs)
-
-        async def ask(method: str, what: str, within_s: float, **payload: JSON) -> Any:
-            async with waiting(f"Ray: {what}", timeout_s=within_s, slack_s=SLACK_S):
-                asked = {"job": job, "timeout_s": within_s, **payload}
-                return await self._ask(method, asked, timeout_s=within_s + SLACK_S)
-
-        if not await ask("reserve", f"room for {names}", timeout_s, processes=_wanted(specs)):
-            await ask("reserved", f"its nodes to reserve free room for {names}", WORKER_START_S)
-        nodes: Sequence[Mapping[str, JSON]] = await ask(
-            "host", f"a worker to start for {names}", WORKER_START_S
-        )
-        return nodes
+        call, start_s = self._placing.call, WORKER_START_S
+        async with waiting(f"Ray: room for {names}", timeout_s=timeout_s, slack_s=SLACK_S):
+            asked = (job, _wanted(specs), timeout_s)
+            is_reserved = await _raising(
+                call(Placing.reserve, *asked, timeout_s=timeout_s + SLACK_S)
+            )
+        if not is_reserved:
+            what = f"Ray: its nodes to reserve free room for {names}"
+            async with waiting(what, timeout_s=start_s, slack_s=SLACK_S):
+                await _raising(call(Placing.reserved, job, start_s, timeout_s=start_s + SLACK_S))
+        what = f"Ray: a worker to start for {names}"
+        async with waiting(what, timeout_s=start_s, slack_s=SLACK_S):
+            return await _raising(call(Placing.host, job, start_s, timeout_s=start_s + SLACK_S))
 
     async def _start(self, job: str, specs: Sequence[ProcessSpec]) -> Mapping[str, Starter]:
         processes = {
-            spec.name: {
-                "arguments": [self._listener.address, _joined_name(spec, job)],
+            spec.name: Start(
+                (self._listener.address, _joined_name(spec, job)),
                 # Threads are set before Python starts: numpy reads them when it is imported.
-                "env": {**spec.environment(), TOKEN_VARIABLE: self._listener.token},
-                "log": str(self._log_dir.absolute() / f"{spec.name}.log"),
-            }
+                {**spec.environment(), TOKEN_VARIABLE: self._listener.token},
+                str(self._log_dir.absolute() / f"{spec.name}.log"),
+            )
             for spec in specs
         }
-        started = await self._ask("start", {"job": job, "processes": processes})
+        logs = await _raising(self._placing.call(Placing.start, job, processes, timeout_s=ANSWER_S))
         return {
             _joined_name(spec, job): Starter(
-                Path(started[spec.name]["log"]), partial(self._signal, job, spec.name)
+                Path(logs[spec.name]), partial(self._signal, job, spec.name)
             )
             for spec in specs
         }
@@ -166,7 +171,7 @@ class RayLauncher:
             )
         )
         ending = asyncio.create_task(
-            self._ask("first_exit", {"job": job}, timeout_s=START_TIMEOUT_S * 2)
+            _raising(self._placing.call(Placing.first_exit, job, timeout_s=START_TIMEOUT_S * 2))
         )
         try:
             await asyncio.wait({joining, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,28 +179,22 @@ class RayLauncher:
                 # A process that failed to start says so over its connection: that error is the better one.
                 await asyncio.wait({joining}, timeout=1.0)
                 if not joining.done():
-                    raise ChildDiedError(str(ending.result()))
+                    raise ChildDiedError(ending.result())
             return await joining
         finally:
             for task in (joining, ending):
                 task.cancel()
             await asyncio.gather(joining, ending, return_exceptions=True)
 
-    async def _ask(
-        self, method: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
-    ) -> Any:
-        with raised_here(ProcessError):
-            reply = await self._driver.call(method, payload, timeout_s=timeout_s)
-        return reply.payload
-
     async def _free(self, job: str) -> None:
         with contextlib.suppress(ProcessError):  # a driver that is gone has freed everything
-            await self._ask("free", {"job": job})
+            await _raising(self._placing.call(Placing.free, job, timeout_s=ANSWER_S))
 
     def _signal(self, job: str, name: str, number: int) -> None:
         async def send() -> None:
             with contextlib.suppress(ProcessError):
-                await self._ask("signal", {"job": job, "name": name, "number": number})
+                sent = self._placing.call(Placing.signal, job, name, number, timeout_s=ANSWER_S)
+                await _raising(sent)
 
         self._begin(send(), name=f"signal {name}")
 
@@ -206,28 +205,29 @@ class RayLauncher:
         task.add_done_callback(self._background.discard)
 
 
-def _wanted(specs: Sequence[ProcessSpec]) -> list[JSON]:
-    return [
-        {"name": spec.name, "cpus": spec.reserves.cpus, "gpus": spec.reserves.gpus}
-        for spec in specs
-    ]
+async def _raising(call: Awaitable[R]) -> R:
+    """The answer of the driver. A ProcessError of the driver is raised as one of this process."""
+    with raised_here(ProcessError):
+        return await call
 
 
-def with_ranks(
-    specs: Sequence[ProcessSpec], nodes: Sequence[Mapping[str, JSON]]
-) -> list[ProcessSpec]:
+def _wanted(specs: Sequence[ProcessSpec]) -> tuple[Wanted, ...]:
+    return tuple(Wanted(spec.name, spec.reserves.cpus, spec.reserves.gpus) for spec in specs)
+
+
+def with_ranks(specs: Sequence[ProcessSpec], nodes: Sequence[Room]) -> list[ProcessSpec]:
     """`specs` with the variables that torch.distributed reads. Rank 0's node is the master."""
     placed = []
     for rank, (spec, node) in enumerate(zip(specs, nodes, strict=True)):
-        before = [other["address"] for other in nodes[:rank]].count(node["address"])
+        before = [other.address for other in nodes[:rank]].count(node.address)
         env = rank_environment(
             rank,
             len(specs),
-            master=nodes[0]["address"],
-            port=nodes[0]["port"],
+            master=nodes[0].address,
+            port=nodes[0].port,
             # Ray shows each process only its own GPUs: its first one is its own.
-            local_rank=0 if node["gpus"] else before,
-            local_world_size=1 if node["gpus"] else len(specs),
+            local_rank=0 if node.gpus else before,
+            local_world_size=1 if node.gpus else len(specs),
         )
         placed.append(replace(spec, env={**env, **spec.env}))
     return placed
