@@ -239,6 +239,16 @@ def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None
     assert region.factor == FACTOR, "one full update, and the steps are counted anew"
 
 
+def test_calm_steps_of_a_nearly_solved_run_leave_the_rate_as_it_is() -> None:
+    region = UpdateLimit(0.3, is_followed=True)
+    for spread in (0.25, 0.5, 0.25, 0.25, 0.5, 0.25):
+        region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
+    assert region.factor == 1.0, "one group of four that differs says little of a full batch"
+    region.follow([FULL], spread=0.25, schedule=1.0, is_warm=True)
+    region.follow([CALM], spread=0.5, schedule=1.0, is_warm=True)
+    assert (region.factor, region.num_calm) == (1.0, 1), "a full update counts, whoever differs"
+
+
 def test_under_a_schedule_a_step_is_calm_by_the_square_of_what_the_schedule_left() -> None:
     whole = replace(CALM, filled=0.2)
     for schedule, factor in ((1.0, FACTOR), (0.5, 1.0)):

@@ -27,8 +27,9 @@ tokens that moved."""
 LARGEST_RISE = 1e3
 """Maximum of the rate as a multiple of the first rate, so that updates that cannot move the policy do not raise it
 for ever."""
-ENOUGH_SPREAD = 0.25
-"""Share of the groups whose rewards must differ for the rate to rise: few groups bring more noise than gradient."""
+ENOUGH_SPREAD = 0.5
+"""Share of the groups whose rewards must differ in a calm step that counts. In a nearly solved run few groups bring a
+gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""
 TRIES = 6
 """Scales that are tried before an update is taken back as a whole."""
 LEAST = 1e-6
@@ -179,9 +180,12 @@ class UpdateLimit:
             self.factor /= FACTOR
             return
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
-        self.num_calm = self.num_calm + 1 if is_calm and is_warm else 0
-        if self.num_calm >= REMEMBERED and spread >= ENOUGH_SPREAD:
-            self.factor = min(self.factor * FACTOR, LARGEST_RISE)
+        if not (is_calm and is_warm):
+            self.num_calm = 0
+        elif spread >= ENOUGH_SPREAD:
+            self.num_calm += 1
+            if self.num_calm >= REMEMBERED:
+                self.factor = min(self.factor * FACTOR, LARGEST_RISE)
 
 
 @dataclass(frozen=True, slots=True)
