@@ -6,13 +6,7 @@ import tomllib
 
 import areal_sdk
 from tests.docs.blocks import ROOT, blocks
-
-CONTRACTS = {
-    *("agent", "environment", "reward", "engine", "tool_calls", "trainer", "launcher", "join"),
-    *("types", "trajectory", "errors", "hookspecs", "options"),
-    *("algorithms", "flow", "records", "settings", "shapes", "testing"),
-}
-"""The modules of `areal_sdk` that are stable. Nothing is promised of what lies inside those that are folders."""
+from tests.toolbox.contracts import CONTRACTS
 
 INSIDE = re.compile(
     rf"^\s*(?:from|import) (areal_sdk\.(?!(?:{'|'.join(sorted(CONTRACTS))})\b(?!\.))[\w.]+)",

@@ -21,8 +21,8 @@ from areal_sdk.testing import launcher_setup, trainer_setup
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import WeightUpdate
-from tests.docs.test_public_imports import CONTRACTS
 from tests.loop.runs import finish, run_dir, start_training
+from tests.toolbox.contracts import CONTRACTS
 from tests.toolbox.run_records import curve
 
 STRANGERS = Path(__file__).parent / "strangers"
