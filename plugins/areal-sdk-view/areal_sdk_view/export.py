@@ -38,6 +38,7 @@ def export(path: Path, *, num_episodes: int) -> bytes:
     name = path.resolve().name
     answers: dict[str, Any] = dict(_answers(run, name, num_episodes))
     answers["runs"] = [{**row, "run": name} for row in Library([path]).list()]
+    answers[f"runs/{name}"]["overview"]["path"] = name  # the page may be mailed
     answers["start"] = f"#run/{quote(name)}"
     packed = base64.b64encode(gzip.compress(api.encode(answers), mtime=0))
     return _page(packed)

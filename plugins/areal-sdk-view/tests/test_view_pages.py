@@ -1,5 +1,6 @@
 """The pages in a real browser: every view renders, by keyboard too, and nothing that an agent said acts."""
 
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from view_browser import Page, find_browser, opened_browser
 from view_runs import STEPS, TOKEN, write_step
 
+from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.export import export
 
@@ -125,6 +127,25 @@ async def test_keys_lead_from_the_runs_to_the_siblings_of_an_episode_and_back(
     await page.press("?")
     assert "these keys" in await page.text()
     await page.press("Escape")
+    check(page, address)
+
+
+async def test_a_copied_command_is_one_command_whatever_the_id_says(
+    page: Page, address: str, runs: Path
+) -> None:
+    run = RecordedRun(runs / "guess-2")
+    run.drop(Episode("x'; rm -rf ~ #", Task("t"), (), Outcome.scored(1.0)), "stale")
+    run.close()
+    await page.open(f"{address}/?token={TOKEN}#run/guess-2/episodes")
+    await page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }; 1")
+    await page.press("j")
+    await page.press("Enter")
+    await page.until("document.body.innerText.includes('Copy command')")
+    await page.run(
+        "[...document.querySelectorAll('button')].find((b) => b.innerText === 'Copy command').click()"
+    )
+    words = shlex.split(await page.run("window.copied"))
+    assert words[2:] == [str(runs / "guess-2"), "--episode", "x'; rm -rf ~ #"]
     check(page, address)
 
 

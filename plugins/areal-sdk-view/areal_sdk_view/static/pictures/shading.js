@@ -3,8 +3,8 @@
 import { diverging, sequential, version } from "../parts/colours.js";
 import { number, percent, signed } from "../parts/words.js";
 
-const SURPRISE = 4;
 /** Nats: a token that was less likely than exp(-4) has the full colour. */
+const SURPRISE = 4;
 
 export const SHADINGS = {
   probability: { label: "probability", of: "logprob", colour: (value) => sequential(value === null ? null : -value / SURPRISE), low: "certain", high: "surprising", scale: [0, 0.35, 1].map((share) => sequential.bind(null, share)) },

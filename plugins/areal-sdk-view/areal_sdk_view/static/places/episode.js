@@ -10,7 +10,7 @@ import { strip } from "../pictures/strip.js";
 import { timeline } from "../pictures/timeline.js";
 import { moment, number, seconds, signed } from "../parts/words.js";
 
-export async function episode(root, { run, rest, query }) {
+export async function episode(root, { run, about, rest, query }) {
   const id = rest.join("/");
   const one = await ofRun(run, "episode", { id });
   const { summary } = one;
@@ -32,7 +32,7 @@ export async function episode(root, { run, rest, query }) {
     one.outcome.message ? h("p", { class: "problem" }, one.outcome.message, one.outcome.trace ? h("details", {}, h("summary", {}, "traceback"), h("pre", { class: "block" }, one.outcome.trace)) : null) : null,
     h("div", { class: "tools" },
       h("button", { onclick: () => copy(JSON.stringify({ messages: one.messages.map(plain), reward: summary.reward, task: one.task.id }), "The conversation as a line of JSONL") }, "Copy JSONL"),
-      h("button", { onclick: () => copy(`areal-sdk inspect ${run} --episode ${id}`, "The command") }, "Copy command"),
+      h("button", { onclick: () => copy(`areal-sdk inspect ${quoted(about.overview.path)} --episode ${quoted(id)}`, "The command") }, "Copy command"),
       isExported() ? null : h("button", { onclick: () => copy(location.href, "The address") }, "Copy address")),
     h("div", { class: "two" },
       h("section", { class: "panel", "aria-label": "Conversation" }, h("h2", {}, "Conversation"), talk.element),
@@ -61,6 +61,9 @@ function others(run, order, id) {
   return h("div", { class: "tools", role: "navigation", "aria-label": "Siblings" }, h("span", { class: "dim" }, "siblings"),
     order.slice(0, 64).map((one) => h("a", { class: "chip pill", href: href(["run", run, "episode", one.id]), "aria-current": String(one.id === id), style: { background: rewardColour(one.reward, low, high), color: colour("ink") }, title: one.id }, one.reward === null ? "–" : number(one.reward), one.advantage === null ? "" : ` (${signed(one.advantage)})`)));
 }
+
+/** A word of a shell: ids are the callers' own, and must not become commands. */
+const quoted = (word) => (/^[\w./:@%+=,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 const plain = (message) => ({ role: message.role, content: message.blocks.map((block) => block.text).join("\n") });
 
