@@ -17,19 +17,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
-from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
+from areal_sdk.errors import ConfigError, ProcessError, raised_here
+from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.broadcast import Broadcast
 from areal_sdk.process.pools.supervision import Restarts, started_again
-from areal_sdk.rollout.gateways.sessions import GatewaySession
+from areal_sdk.process.services import LoopAnswering, StreamClient
+from areal_sdk.rollout.gateways.sessions import (
+    EngineCalls,
+    Finished,
+    GatewayCalls,
+    GatewayReport,
+    GatewaySession,
+    Opened,
+)
 
 logger = logging.getLogger(__name__)
 
 SILENT_S = 60.0
 """Seconds after which a process whose event loop reports nothing is killed, and replaced."""
-ANSWER_WITHIN_S = 5.0
-"""Seconds that a process may take to hear that its request was carried out."""
 WATCH_VERSION_S = 0.1
 """Pause between two looks at the version of the weights, which the gateways stamp on tokens."""
 END_WITHIN_S = 10.0
@@ -47,8 +53,11 @@ class RemoteObserver(Protocol):
 class GatewayProcess:
     """One process and the sessions that it holds."""
 
-    def __init__(self, child: Child, take: Callable[["GatewayProcess", Any, Any], None]) -> None:
+    def __init__(
+        self, child: Child, take: Callable[["GatewayProcess", Opened | Finished], None]
+    ) -> None:
         self.child = child
+        self.calls = StreamClient[GatewayCalls](child)
         self.sessions: dict[int, GatewaySession] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """The reason why the pool has stopped serving."""
@@ -71,7 +80,7 @@ class GatewayProcess:
     async def _read(self) -> None:
         why = f"{self.child.name} ended its reports"
         try:
-            reports = self.child.stream("reports", idle_timeout_s=SILENT_S)
+            reports = self.calls.stream(GatewayCalls.reports, idle_timeout_s=SILENT_S)
             async with aclosing(reports):
                 async for report in reports:
                     self._take_all(report)
@@ -85,10 +94,25 @@ class GatewayProcess:
         if not self.ended.done():
             self.ended.set_result(why)
 
-    def _take_all(self, report: ChildReply) -> None:
-        buffers = iter(report.buffers)
-        for event in report.payload:
-            self._take(self, event, buffers)
+    def _take_all(self, report: GatewayReport) -> None:
+        for event in report.events:
+            self._take(self, event)
+        for number, age in report.ages:
+            if (known := self.sessions.get(number)) is not None:
+                known.oldest_version = age
+
+
+class _Engine(EngineCalls):
+    """The engine of the main process, as gateway processes may use it."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine = engine
+
+    async def pause(self) -> None:
+        await self._engine.pause()
+
+    async def resume(self) -> None:
+        await self._engine.resume()
 
 
 class GatewayPool:
@@ -117,6 +141,7 @@ class GatewayPool:
         self._make_spec = make_spec
         self._size = size
         self._engine = engine
+        self._engine_calls = LoopAnswering(_Engine(engine))
         self._log_dir = log_dir
         self._forget = forget
         self._say = say
@@ -191,7 +216,7 @@ class GatewayPool:
         """End every process, after its sessions have been told of. Idempotent."""
         gateways, self._gateways = self._gateways, {}
         ending = (
-            g.child.call("end", timeout_s=END_WITHIN_S)
+            g.calls.call(GatewayCalls.end, timeout_s=END_WITHIN_S)
             for g in gateways.values()
             if not g.ended.done()
         )
@@ -208,6 +233,7 @@ class GatewayPool:
         state, version = self._engine_state.number, self._version.number
         spec = self._make_spec(number, self._engine_state.latest)
         child = await spawn(spec, log_dir=self._log_dir)
+        child.on_call = self._engine_calls.answer
         gateway = self._gateways[number] = GatewayProcess(child, self._take)
         await self._engine_state.catch_up(gateway, state)
         await self._version.catch_up(gateway, version)
@@ -248,51 +274,36 @@ class GatewayPool:
                 await self._version.send(self._gateways.values(), version)
             await asyncio.sleep(WATCH_VERSION_S)
 
-    def _take(
-        self, gateway: GatewayProcess, event: Mapping[str, Any], buffers: Iterator[memoryview]
-    ) -> None:
+    def _take(self, gateway: GatewayProcess, event: Opened | Finished) -> None:
         match event:
-            case {"opened": number, **about}:
-                live = gateway.sessions[number] = GatewaySession(**about)
+            case Opened():
+                live = gateway.sessions[event.number] = GatewaySession(
+                    event.id,
+                    event.caller,
+                    event.split,
+                    event.group,
+                    event.group_size,
+                    event.sibling,
+                )
                 if self._observer is not None:
                     self._observer.opened(live)
-            case {"finished": number, "num_buffers": count, "version": version}:
-                live = gateway.sessions.pop(number)
-                live.packed = [next(buffers) for _ in range(count)]
-                live.version = version
+            case Finished():
+                live = gateway.sessions.pop(event.number)
+                live.packed, live.version = event.packed, event.version
                 if self._observer is not None:
                     self._observer.finished(live)
-            case {"ages": ages}:
-                for number, age in ages:
-                    if (known := gateway.sessions.get(number)) is not None:
-                        known.oldest_version = age
-            case {"asked": number, "what": what}:
-                self._background.begin(self._do(gateway, number, what), name=what)
-            case other:
-                raise ProcessError(f"{gateway.child.name} told of {other!r:.200}")
-
-    async def _do(self, gateway: GatewayProcess, number: int, what: str) -> None:
-        error = ""
-        try:
-            await (self._engine.pause() if what == "pause" else self._engine.resume())
-        except (EngineError, ProcessError) as exc:
-            error = str(exc)
-        try:
-            await gateway.child.call("answer", [number, error], timeout_s=ANSWER_WITHIN_S)
-        except ProcessError as exc:
-            logger.warning("the answer to %s: %s", what, exc)
 
 
 async def _tell_state(gateway: GatewayProcess, state: Mapping[str, Any]) -> None:
-    await gateway.child.call("engine", dict(state), timeout_s=SILENT_S)
+    await gateway.calls.call(GatewayCalls.engine_state, state, timeout_s=SILENT_S)
 
 
 async def _tell_version(gateway: GatewayProcess, version: int) -> None:
-    await gateway.child.call("version", version, timeout_s=SILENT_S)
+    await gateway.calls.call(GatewayCalls.version, version, timeout_s=SILENT_S)
 
 
 async def _tell_over(gateway: GatewayProcess, _: bool) -> None:
-    await gateway.child.call("over", timeout_s=SILENT_S)
+    await gateway.calls.call(GatewayCalls.over, timeout_s=SILENT_S)
 
 
 @asynccontextmanager

@@ -14,44 +14,49 @@ from areal_sdk.engine import (
     GenerateRequest,
     InferenceEngine,
 )
-from areal_sdk.errors import EngineError
+from areal_sdk.errors import CallTimeoutError, EngineError, RemoteError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import ExternalSession
-from areal_sdk.process import Channel, ChannelClosedError, Request
+from areal_sdk.process import Channel, ChannelClosedError
 from areal_sdk.process.frames import Buffer
-from areal_sdk.process.inbox import Inbox, reply_after
 from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.services import MainClient, Stream, answer_until_closed
+from areal_sdk.rollout.gateways.sessions import (
+    EngineCalls,
+    Finished,
+    GatewayCalls,
+    GatewayReport,
+    Opened,
+)
 from areal_sdk.types import WeightUpdate
 
 REPORT_AFTER_S = 0.05
 """Seconds over which events are collected and then reported together."""
 BEAT_S = 0.25
 """Seconds between two reports of the ages of open sessions."""
-NEWS = "news of the engine"
 ANSWER_S = 600.0
-"""Seconds that the main process may take for a request."""
+"""Seconds that the main process may take to pause or resume the engine."""
 
 Pack = Callable[[ExternalSession], Sequence[Buffer]]
 """Function that packs a finished session into buffers for the main process."""
 
 
-class GatewayServer:
+class GatewayServer(GatewayCalls):
     """Serves until the main process closes the channel. Observes the sessions of its gateway."""
 
     def __init__(self, channel: Channel, engine: "SharedEngine", *, pack: Pack) -> None:
         self.engine = engine
-        self._inbox = Inbox(channel, self._handle)
+        self._channel = channel
+        self._main = MainClient[EngineCalls](channel)
         self._pack = pack
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._open: dict[str, tuple[int, ExternalSession]] = {}
         self._ages: dict[int, int | None] = {}
         """Versions of the first tokens of open sessions, as they were last reported."""
-        self._events: list[Any] = []
-        self._buffers: list[Buffer] = []
+        self._events: list[Opened | Finished] = []
         self._is_due = False
-        self._reports: Request | None = None
-        self._asked: dict[int, asyncio.Future[str]] = {}
+        self._reports: Stream[GatewayReport] | None = None
         self._background = BackgroundTasks()
 
     async def run(self, gateway: Gateway) -> None:
@@ -59,7 +64,7 @@ class GatewayServer:
         self._gateway = gateway
         self._background.begin(self._beat(), name="ages")
         try:
-            await self._inbox.until_closed()
+            await answer_until_closed(self._channel, self)
         finally:
             await self._background.cancel()
 
@@ -68,55 +73,37 @@ class GatewayServer:
     def opened(self, live: ExternalSession) -> None:
         number = next(self._numbers)
         self._open[live.id] = number, live
-        self._tell(
-            {
-                "opened": number,
-                "id": live.id,
-                "caller": live.caller,
-                "split": live.split,
-                "group": live.group,
-                "group_size": live.group_size,
-                "sibling": live.sibling,
-            }
-        )
+        about = (live.id, live.caller, live.split, live.group, live.group_size, live.sibling)
+        self._tell(Opened(number, *about))
 
     def finished(self, live: ExternalSession) -> None:
         number, _ = self._open.pop(live.id)
         self._ages.pop(number, None)
-        buffers = self._pack(live)
-        self._buffers += buffers
-        version = self.engine.version
-        self._tell({"finished": number, "num_buffers": len(buffers), "version": version})
+        self._tell(Finished(number, self.engine.version, list(self._pack(live))))
 
     async def ask(self, what: str) -> None:
         """Have the main process do something to the engine: `pause` or `resume`."""
-        number = next(self._numbers)
-        answer = self._asked[number] = self._loop.create_future()
-        self._tell({"asked": number, "what": what})
+        method = {"pause": EngineCalls.pause, "resume": EngineCalls.resume}[what]
         try:
-            async with asyncio.timeout(ANSWER_S):
-                error = await answer
-        except TimeoutError:
+            await self._main.call(method, timeout_s=ANSWER_S)
+        except RemoteError as exc:
+            raise EngineError(exc.message) from exc
+        except CallTimeoutError:
             raise EngineError(f"the main process did not {what} the engine in time") from None
-        finally:
-            del self._asked[number]
-        if error:
-            raise EngineError(error)
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
+    def _tell(self, event: Opened | Finished) -> None:
         self._events.append(event)
         if not self._is_due:
             self._is_due = True
             self._loop.call_later(REPORT_AFTER_S, self._report)
 
-    def _report(self) -> None:
+    def _report(self, ages: Sequence[tuple[int, int | None]] = ()) -> None:
         self._is_due = False
         if self._reports is None:
             return
         events, self._events = self._events, []
-        buffers, self._buffers = self._buffers, []
         with suppress(ChannelClosedError):
-            self._reports.emit(events, buffers)
+            self._reports.send(GatewayReport(events, [*ages]))
 
     async def _beat(self) -> None:
         """Report ages, and that this process lives."""
@@ -126,43 +113,31 @@ class GatewayServer:
             for number, live in self._open.values():
                 if (age := live.oldest_version) != self._ages.get(number):
                     self._ages[number] = age
-                    ages.append([number, age])
-            self._tell({"ages": ages})
+                    ages.append((number, age))
+            self._report(ages)
 
     # what the main process tells
 
-    def _handle(self, request: Request) -> None:
-        match request.method:
-            case "reports":
-                self._reports = request
-                self._report()
-            case "engine":
-                news = self.engine.client.told(request.payload)
-                self._background.begin(reply_after(news, request, what=NEWS), name=NEWS)
-            case "version":
-                self.engine.hear_of(request.payload)
-                request.reply()
-            case "answer":
-                number, error = request.payload
-                if (answer := self._asked.get(number)) is not None and not answer.done():
-                    answer.set_result(error)
-                request.reply()
-            case "over":
-                self._gateway.external.end_learning()
-                request.reply()
-            case "end":
-                self._background.begin(self._end(request), name="end")
-            case other:
-                request.fail(ValueError(f"no method {other!r}"))
+    def reports(self) -> Stream[GatewayReport]:
+        self._reports = Stream()
+        self._loop.call_soon(self._report)
+        return self._reports
 
-    async def _end(self, request: Request) -> None:
-        """End all sessions, and answer when the main process has been told of them."""
+    async def engine_state(self, state: Mapping[str, Any]) -> None:
+        await self.engine.client.told(state)
+
+    def version(self, version: int) -> None:
+        self.engine.hear_of(version)
+
+    def over(self) -> None:
+        self._gateway.external.end_learning()
+
+    async def end(self) -> None:
         await self._gateway.aclose()
         self._report()
         reports, self._reports = self._reports, None
         if reports is not None:
             reports.finish()
-        request.reply()
 
 
 class SharedEngine(InferenceEngine):

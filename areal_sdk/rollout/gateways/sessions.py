@@ -1,8 +1,11 @@
-"""A caller's session in a gateway process, as the main process knows it."""
+"""A caller's session in a gateway process, as the main process knows it, and the calls between the two."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services import Answer, Bulk, Service, Stream
 from areal_sdk.rollout.nodes.episode_wire import unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task
@@ -23,7 +26,7 @@ class GatewaySession:
     """Version of the session's first token, as its process last reported."""
     version: int | None = None
     """Version that was served when the session was finished."""
-    packed: Sequence[memoryview] | None = None
+    packed: Sequence[Bulk] | None = None
     """The packed episode, on a server that learns."""
     lost: str = ""
     """The reason why there will be no episode."""
@@ -47,4 +50,63 @@ class GatewaySession:
                 epoch=epoch,
             )
         request = EpisodeRequest(self.id, task, self.group, self.sibling, epoch)
-        return unpack_episode(request, self.packed)
+        return unpack_episode(request, [view_of(part) for part in self.packed])
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that a caller has opened."""
+
+    number: int
+    """Number by which its process tells of it."""
+    id: str
+    caller: str
+    split: str
+    group: str
+    group_size: int
+    sibling: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A session that has ended."""
+
+    number: int
+    version: int
+    packed: list[Bulk]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """The events of a gateway process since its last report, in order."""
+
+    events: list[Opened | Finished]
+    ages: list[tuple[int, int | None]]
+    """Versions of the first tokens of sessions, if they have changed."""
+
+
+class GatewayCalls(Service, Protocol):
+    """Contract of a gateway process."""
+
+    def reports(self) -> Stream[GatewayReport]:
+        """Every event from now on. A report comes at least every quarter of a second."""
+
+    def engine_state(self, state: Mapping[str, Any]) -> Answer[None]:
+        """News of the engine's entrance."""
+
+    def version(self, version: int) -> Answer[None]:
+        """The engine serves this version."""
+
+    def over(self) -> Answer[None]:
+        """Learning has ended."""
+
+    def end(self) -> Answer[None]:
+        """End all sessions. The answer comes after the last report."""
+
+
+class EngineCalls(Service, Protocol):
+    """Contract of the main process: calls of a gateway process about the engine."""
+
+    def pause(self) -> Answer[None]: ...
+
+    def resume(self) -> Answer[None]: ...

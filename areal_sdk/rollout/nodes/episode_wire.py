@@ -6,9 +6,9 @@ of types of the SDK only. Training episodes come back triaged (`triaged.py`).
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process.frames import Buffer
+from areal_sdk.process.services import Answer, Bulk, Service, Stream
 from areal_sdk.rollout.groups import Truncated
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, Task, Turn, pack_turns, unpack_turns
@@ -36,6 +37,43 @@ class Stage:
     sampling: SamplingPolicy
     truncated: Truncated | None = None
     """The treatment of training episodes that a limit has ended; None: the episodes are not triaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Episodes that a node is to play, and ended ones that it need not keep any longer."""
+
+    stages: list[Stage]
+    episodes: Sequence[tuple[int, int, Bulk]]
+    """Number of an episode, place of its stage in `stages`, packed request."""
+    acknowledged: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Episodes that have ended, and from time to time what runs."""
+
+    ended: list[tuple[int, int]]
+    """Number of each episode, and how many of `buffers` are its own."""
+    buffers: list[Bulk]
+    ages: list[tuple[int, int | None]]
+    """Versions of the first tokens of episodes, if they have changed."""
+    waits: list[tuple[str, float, float]] | None
+    """What the node waits for, for how long, and for how long at most; None: as before."""
+
+
+class NodeCalls(Service, Protocol):
+    """Contract of a rollout node."""
+
+    def reports(self) -> Stream[NodeReport]:
+        """The episodes that have ended and are not acknowledged, and all later ones."""
+
+    def play(self, orders: Orders) -> Answer[None]: ...
+
+    def stop(self, numbers: list[int]) -> Answer[None]: ...
+
+    def engine_state(self, state: Mapping[str, Any]) -> Answer[None]:
+        """News of the engine's entrance."""
 
 
 def pack_request(request: EpisodeRequest) -> bytes:

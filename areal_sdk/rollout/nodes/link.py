@@ -3,21 +3,30 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
 from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.services import Answer, Client
+from areal_sdk.process.services.contract import method_of
 from areal_sdk.rollout.groups import TriagedEpisode
-from areal_sdk.rollout.nodes.episode_wire import Stage, pack_request, unpack_episode
+from areal_sdk.rollout.nodes.episode_wire import (
+    NodeCalls,
+    Orders,
+    Stage,
+    pack_request,
+    unpack_episode,
+)
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.live.waits import note_waits
 from areal_sdk.types import Episode
 
+A = TypeVar("A")
 logger = logging.getLogger(__name__)
 
 SILENT_S = 300.0
@@ -54,6 +63,7 @@ class RolloutNode:
         self.playing: dict[int, Playing] = {}
         self.num_played = 0
         self._child = child
+        self._calls = Client[NodeCalls](child)
         self._numbers = itertools.count(1)
         self._orders: list[tuple[int, Stage, bytes]] = []
         self._acknowledged: list[int] = []
@@ -113,7 +123,7 @@ class RolloutNode:
         """Tell the node the engine's state, and wait up to `timeout_s` until it confirms. A message that was given up
         meanwhile is cancelled, so a node that stood still does not act on it later.
         """
-        await self._child.call("engine", dict(state), timeout_s=timeout_s)
+        await self._calls.call(NodeCalls.engine_state, state, timeout_s=timeout_s)
 
     async def aclose(self) -> None:
         """End the node. Episodes that it plays are lost."""
@@ -137,19 +147,15 @@ class RolloutNode:
         stops, self._stops = self._stops, []
         if orders or acknowledged:
             places = {stage: place for place, stage in enumerate({o[1]: None for o in orders})}
-            payload = {
-                "stages": [astuple(stage) for stage in places],
-                "orders": [[number, places[stage]] for number, stage, _ in orders],
-                "acknowledged": acknowledged,
-            }
-            packs = [packed for _, _, packed in orders]
-            self._background.begin(self._send("play", payload, packs), name="orders")
+            episodes = [(number, places[stage], packed) for number, stage, packed in orders]
+            message = Orders([*places], episodes, acknowledged)
+            self._background.begin(self._send(NodeCalls.play, message), name="orders")
         if stops:
-            self._background.begin(self._send("stop", stops), name="stops")
+            self._background.begin(self._send(NodeCalls.stop, stops), name="stops")
 
-    async def _send(self, method: str, payload: Any, buffers: Sequence[bytes] = ()) -> None:
+    async def _send(self, method: Callable[[NodeCalls, A], Answer[None]], message: A) -> None:
         try:
-            await self._child.call(method, payload, buffers, timeout_s=TAKES_WITHIN_S)
+            await self._calls.call(method, message, timeout_s=TAKES_WITHIN_S)
         except ChildDiedError:
             pass  # the reader of the reports says so
         except ProcessError as exc:
@@ -159,7 +165,9 @@ class RolloutNode:
 
     async def _read_reports(self) -> None:
         try:
-            reports = self._child.stream("reports", idle_timeout_s=SILENT_S)
+            # As they come: the buffers of an episode are read one by one, and may be damaged.
+            call = method_of(NodeCalls.reports)
+            reports = self._child.stream(call.name, *call.called(), idle_timeout_s=SILENT_S)
             async with aclosing(reports):
                 async for report in reports:
                     self._take(report)
@@ -195,8 +203,8 @@ class RolloutNode:
         for number, age in report.payload.get("ages", ()):
             if (playing := self.playing.get(number)) is not None:
                 playing.age = age
-        if "waits" in report.payload:
-            self._waits = report.payload["waits"]
+        if (waits := report.payload.get("waits")) is not None:
+            self._waits = waits
 
     def _settle(self, playing: Playing, buffers: Sequence[memoryview]) -> None:
         self.num_played += 1

@@ -12,13 +12,19 @@ from typing import Any
 
 from areal_sdk.blame import trace_of
 from areal_sdk.errors import InfrastructureError
-from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.frames import Buffer
-from areal_sdk.process.inbox import Inbox, reply_after
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process import Channel, ChannelClosedError, clean_text
+from areal_sdk.process.frames import Buffer, view_of
+from areal_sdk.process.services import Stream, answer_until_closed, at_once
 from areal_sdk.rollout.agents.runner import EpisodeRunner
-from areal_sdk.rollout.nodes.episode_wire import Stage, pack_episode, unpack_request, with_values
+from areal_sdk.rollout.nodes.episode_wire import (
+    NodeCalls,
+    NodeReport,
+    Orders,
+    Stage,
+    pack_episode,
+    unpack_request,
+    with_values,
+)
 from areal_sdk.rollout.nodes.triaged import pack_triaged
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.live.waits import current_waits
@@ -26,7 +32,6 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 
 logger = logging.getLogger(__name__)
 
-NEWS = "news of the engine"
 REPORT_AFTER_S = 0.05
 """Episodes that end within this time are reported together."""
 BEAT_S = 0.25
@@ -35,7 +40,7 @@ EXIT_GRACE_S = 1.0
 """Time for episodes to clean up when the channel closes."""
 
 
-class NodeServer:
+class NodeServer(NodeCalls):
     """Plays episodes until the main process closes the channel."""
 
     def __init__(
@@ -46,8 +51,7 @@ class NodeServer:
         told: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         """`told` is called with the state of the engine's entrance."""
-        # An agent that blocks the event loop is not taken for a dead node.
-        self._inbox = Inbox(channel, self._handle, replied_at_once=("play", "stop"))
+        self._channel = channel
         self._make_runner = make_runner
         self._told = told
         self._loop = asyncio.get_running_loop()
@@ -60,51 +64,43 @@ class NodeServer:
         self._kept: dict[int, Sequence[Buffer]] = {}
         """Episodes that have ended, until they are acknowledged."""
         self._unreported: list[int] = []
-        self._reports: Request | None = None
-        self._background = BackgroundTasks()
+        self._reports: Stream[NodeReport] | None = None
 
     async def run(self) -> None:
         """Play until the channel closes."""
         async with self._stack:
             beat = asyncio.create_task(self._beat(), name="node beat")
             try:
-                await self._inbox.until_closed()
+                await answer_until_closed(self._channel, self)
             finally:
-                tasks = [beat, *self._playing.values(), *self._background]
+                tasks = [beat, *self._playing.values()]
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
 
-    def _handle(self, request: Request) -> None:
-        match request.method:
-            case "reports":
-                self._reports = request
-                self._unreported = [*self._kept]
-                self._report()
-            case "play":
-                self._begin(request)
-            case "stop":
-                for number in request.payload:
-                    if (task := self._playing.get(number)) is not None:
-                        task.cancel()
-            case "engine":
-                news = self._told(request.payload)
-                self._background.begin(reply_after(news, request, what=NEWS), name=NEWS)
-            case other:
-                request.fail(ValueError(f"no method {other!r}"))
+    def reports(self) -> Stream[NodeReport]:
+        self._reports = Stream()
+        self._unreported = [*self._kept]
+        self._loop.call_soon(self._report)
+        return self._reports
 
-    def _begin(self, request: Request) -> None:
-        for number in request.payload["acknowledged"]:
+    @at_once  # so an agent that blocks the event loop is not taken for a dead node
+    def play(self, orders: Orders) -> None:
+        for number in orders.acknowledged:
             self._kept.pop(number, None)
-        stages = [
-            Stage(split, SamplingPolicy(*sampling), truncated)
-            for split, sampling, truncated in request.payload["stages"]
-        ]
-        orders = request.payload["orders"]
-        for (number, stage), packed in zip(orders, request.buffers, strict=True):
-            playing = self._play(number, stages[stage], packed)
+        for number, stage, packed in orders.episodes:
+            playing = self._play(number, orders.stages[stage], view_of(packed))
             task = self._playing[number] = asyncio.create_task(playing, name=f"order {number}")
             task.add_done_callback(partial(self._forget, number))
+
+    @at_once
+    def stop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if (task := self._playing.get(number)) is not None:
+                task.cancel()
+
+    async def engine_state(self, state: Mapping[str, Any]) -> None:
+        await self._told(state)
 
     def _forget(self, number: int, _: object) -> None:
         for book in (self._playing, self._ages, self._known_ages):
@@ -141,16 +137,21 @@ class NodeServer:
                 del self._runners[stage]
             raise
 
-    def _report(self, **news: Any) -> None:
-        """Send what has ended, and `news`."""
-        if self._reports is None or not (self._unreported or news):
+    def _report(
+        self,
+        ages: Sequence[tuple[int, int | None]] = (),
+        waits: Sequence[tuple[str, float, float]] | None = None,
+    ) -> None:
+        """Send what has ended, and what runs if it is given."""
+        if self._reports is None or not (self._unreported or waits is not None):
             return
         numbers, self._unreported = self._unreported, []
         kept = [self._kept[number] for number in numbers]
-        ended = [[number, len(buffers)] for number, buffers in zip(numbers, kept, strict=True)]
+        ended = [(number, len(buffers)) for number, buffers in zip(numbers, kept, strict=True)]
+        together = [buffer for buffers in kept for buffer in buffers]
         with suppress(ChannelClosedError):
-            self._reports.emit(
-                {"ended": ended, **news}, [buffer for buffers in kept for buffer in buffers]
+            self._reports.send(
+                NodeReport(ended, together, [*ages], None if waits is None else [*waits])
             )
 
     async def _beat(self) -> None:
@@ -161,9 +162,9 @@ class NodeServer:
                 age = read()
                 if age != self._known_ages.get(number):
                     self._known_ages[number] = age
-                    ages.append([number, age])
-            waits = [[wait.name, wait.waited_s, wait.timeout_s] for wait in current_waits()]
-            self._report(ages=ages, waits=waits)
+                    ages.append((number, age))
+            waits = [(wait.name, wait.waited_s, wait.timeout_s) for wait in current_waits()]
+            self._report(ages, waits)
 
 
 def _packed(episode: Episode, stage: Stage) -> Sequence[Buffer]:
