@@ -1,4 +1,4 @@
-"""What the launcher asks of the driver. Both import it, and it imports no ray."""
+"""The contract of launcher and driver: requests for room in the cluster. It imports no ray, and both ends import it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a host starts its process."""
+    """The command of a process, for the host that starts it."""
 
     arguments: tuple[str, ...]
     env: Mapping[str, str]
