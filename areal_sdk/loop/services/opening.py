@@ -25,7 +25,7 @@ from areal_sdk.loop.services.elastic import (
     is_elastic,
     with_ranks,
 )
-from areal_sdk.loop.services.playing import Blueprint, Playing, choose_playing
+from areal_sdk.loop.services.playing import Blueprint, PlayingSide, choose_playing
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
@@ -45,7 +45,7 @@ class Services:
     engine: SupervisedEngine
     trainer: Trainer | None
     ranks: TrainerRanks
-    playing: Playing
+    playing: PlayingSide
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of the others on this machine."""

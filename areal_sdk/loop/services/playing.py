@@ -59,7 +59,7 @@ class Callers:
         return self.gateway if isinstance(self.gateway, GatewayPool) else self.gateway.external
 
 
-class Playing(ABC):
+class PlayingSide(ABC):
     """Episodes, once the engine samples. Each way can do what its place allows."""
 
     @property
@@ -94,7 +94,7 @@ class WayToPlay(ABC):
         return
 
     @abstractmethod
-    def open(self, engine: SupervisedEngine) -> AbstractAsyncContextManager[Playing]:
+    def open(self, engine: SupervisedEngine) -> AbstractAsyncContextManager[PlayingSide]:
         """Play on `engine` within the block."""
 
 
@@ -123,7 +123,7 @@ class AgentsHere(WayToPlay):
             await self._agent.aclose()
 
     @asynccontextmanager
-    async def open(self, engine: SupervisedEngine) -> AsyncIterator[Playing]:
+    async def open(self, engine: SupervisedEngine) -> AsyncIterator[PlayingSide]:
         made_of, config = self._made_of, self._made_of.config
         async with open_players(
             config,
@@ -139,7 +139,7 @@ class AgentsHere(WayToPlay):
 
 
 @dataclass(frozen=True, slots=True)
-class _PlayingHere(Playing):
+class _PlayingHere(PlayingSide):
     players: Players
 
     @property
@@ -167,7 +167,7 @@ class AgentsInNodes(WayToPlay):
     made_of: Blueprint
 
     @asynccontextmanager
-    async def open(self, engine: SupervisedEngine) -> AsyncIterator[Playing]:
+    async def open(self, engine: SupervisedEngine) -> AsyncIterator[PlayingSide]:
         made_of, config = self.made_of, self.made_of.config
         rollout = config.rollout
         nodes: NodePool
@@ -200,7 +200,7 @@ class AgentsInNodes(WayToPlay):
 
 
 @dataclass(frozen=True, slots=True)
-class _PlayingInNodes(Playing):
+class _PlayingInNodes(PlayingSide):
     config: Config
     nodes: NodePool
 
@@ -227,7 +227,7 @@ class CallersElsewhere(WayToPlay):
     made_of: Blueprint
 
     @asynccontextmanager
-    async def open(self, engine: SupervisedEngine) -> AsyncIterator[Playing]:
+    async def open(self, engine: SupervisedEngine) -> AsyncIterator[PlayingSide]:
         made_of, config = self.made_of, self.made_of.config
         logs = made_of.run_dir.logs
         async with AsyncExitStack() as stack:
@@ -241,7 +241,7 @@ class CallersElsewhere(WayToPlay):
 
 
 @dataclass(frozen=True, slots=True)
-class _FollowingCallers(Playing):
+class _FollowingCallers(PlayingSide):
     gateways: GatewayPool
     rewards: RewardPool | None
 
