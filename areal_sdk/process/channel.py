@@ -48,7 +48,7 @@ class ChannelClosedError(ArealError):
 
 
 class Line(Protocol):
-    """The way by which a request came, and its answer goes."""
+    """The connection by which a request came, and by which its answer goes."""
 
     @property
     def is_closed(self) -> bool: ...
@@ -129,7 +129,8 @@ class Channel:
         self._send_lock = threading.Lock()
         self._closed_because = ""
         self.is_dismissed = False
-        """Whether the main process asked this one to leave: else it is gone, or has given this one up."""
+        """Whether the main process asked this one to leave. Otherwise the main process is gone, or has given this one
+        up."""
         self._returned = threading.Event()
         self._reader = threading.Thread(target=self._read, name="channel-reader", daemon=True)
 
@@ -346,7 +347,7 @@ class GuestChannel(Channel):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
 
     def _raise_if_closed(self) -> None:
-        """Answers to a guest that is gone are dropped."""
+        """Do nothing: answers to a guest that is gone are dropped."""
 
     def _close(self, why: str) -> None:
         super()._close(why)

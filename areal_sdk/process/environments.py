@@ -30,7 +30,7 @@ def environment_for(requirement: str, *, say: Callable[[str], None] = lambda lin
     """The Python of the environment for `requirement`, which is a requirement of pip or a directory with a
     distribution.
 
-    pip makes an environment once, which takes its time. If that fails, ConfigError has pip's words.
+    pip makes an environment once, which takes a while. If that fails, the ConfigError quotes pip.
     """
     packages = [*_installable(requirement), *_installable(requirement_of("areal-sdk"))]
     directory = _root() / _name_of(requirement, packages)
@@ -61,7 +61,7 @@ def _call(words: list[str], requirement: str) -> None:
 
 
 def _installable(requirement: str) -> list[str]:
-    """pip's words. A directory is installed in place, so that its changes count."""
+    """The arguments of pip. A directory is installed in place, so that its changes count."""
     path = Path(requirement).expanduser()
     return ["--editable", str(path.resolve())] if path.is_dir() else [requirement]
 
@@ -88,7 +88,7 @@ def _root() -> Path:
 
 
 def _name_of(requirement: str, packages: list[str]) -> str:
-    """Readable, and another for every Python, requirement, content of a file that is required, and areal-sdk."""
+    """A readable name that differs for every Python, requirement, content of a required file, and areal-sdk."""
     words = "".join(c if c.isalnum() else "-" for c in Path(requirement).name)[:40]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(json.dumps([python, sys.base_prefix, *packages]).encode())
@@ -99,7 +99,7 @@ def _name_of(requirement: str, packages: list[str]) -> str:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Two runs that start together make the environment once."""
+    """A lock, so that two runs that start together make the environment once."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(f"{directory.name}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,11 +19,11 @@ KILL_S = 2.0
 
 _PROC = Path("/proc")
 _KERNEL_THREAD = 0x00200000
-"""Flag of a process that has no program, so neither command line nor environment."""
+"""Flag of a process without a program, which has neither command line nor environment."""
 _LOOKS_AT_EXEC, _EXEC_S = 20, 0.005
 """Number of looks at a process that is in the middle of `exec`, and seconds between two of them."""
 _ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
-"""A process that cleans up shared memory once its family is gone, and then ends by itself."""
+"""The command of a process that cleans up shared memory once its family is gone, and then ends by itself."""
 
 
 def new_family(env: Mapping[str, str]) -> str:

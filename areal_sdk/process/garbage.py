@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Collect nothing inside this block, and never look at the objects again that are made there.
+    """Collect nothing inside this block, and never examine the objects that are made there.
 
     For imports: those of torch make a million objects that stay, and looking for garbage among them
     takes a tenth of the time.

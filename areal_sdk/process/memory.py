@@ -11,12 +11,12 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def used_mb(family: str) -> float:
-    """MB of memory that the members of a family have to themselves; what shares files of the disk is not counted."""
+    """MB of memory that the members of a family have to themselves; pages of files on disk are not counted."""
     return sum(_own_kb(pid) for pid in members(family)) / 1024
 
 
 def machine_mb() -> int | None:
-    """MB of memory of this machine, or of the container around this process; None if nobody says.
+    """MB of memory of this machine, or of the container around this process; None if it is not known.
 
     >>> (machine_mb() or 1) > 0
     True

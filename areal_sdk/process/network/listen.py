@@ -43,7 +43,7 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Facts about a process elsewhere, from the one who started the process."""
+    """A process on another machine as its launcher knows it: its log, and how to signal it."""
 
     log_path: Path
     signal: Callable[[int], None]
