@@ -45,6 +45,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self.enough_at: float | None = None
         """The time since which the step could begin; None while groups are missing."""
         self._is_idle = is_idle
+        self._gate, self._group_size = rules.gate, rules.group_size
         self._spent = version * rules.gate.batch
         """Slots of the groups cut so far."""
         self._step = version
@@ -59,15 +60,14 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     @property
     def num_slots_held(self) -> int:
         """Slots of trained, finished and open groups. Groups count whole."""
-        return self._spent + self.rules.group_size * (len(self.open) + len(self.finished))
+        return self._spent + self._group_size * (len(self.open) + len(self.finished))
 
     def has_room(self) -> bool:
         """Whether one more group may start."""
-        running = self.num_running
-        free = self.rules.gate.free_slots(
-            version=self.version, held=self.num_slots_held - running, running=running
-        )
-        return free >= self.rules.group_size
+        # A simulation asks after every event, so this is spelled out.
+        running, size = self.num_running, self._group_size
+        held = self._spent + size * (len(self.open) + len(self.finished)) - running
+        return self._gate.free_slots(version=self.version, held=held, running=running) >= size
 
     def admit(self, group: OpenT) -> None:
         """The siblings of `group` start."""

@@ -39,7 +39,8 @@ class SimulatedBuffer:
 
     def end(self, player: Player, *, is_valid: bool) -> list[Player]:
         """An episode ended; returns siblings to stop, because their group is given up."""
-        group, stopped = player.group, list[Player]()
+        group = player.group
+        stopped: list[Player] = []
         player.is_over = True
         if is_valid:
             self.flow.accept(group, player)
@@ -79,7 +80,7 @@ class SimulatedBuffer:
         self.has_news = True
 
     def _resolve_if_whole(self, group: SimulatedGroup) -> None:
-        if group.num_ended < group.size:
+        if group.num_ended < len(group.players):
             return
         self.has_news = True
         reason = self.flow.resolve(group)
