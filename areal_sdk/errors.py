@@ -129,6 +129,10 @@ class CallTimeoutError(ProcessError):
     """The child did not answer before the call's deadline."""
 
 
+class ContractError(ProcessError, ValueError):
+    """A call of a process, or its answer, does not fit the contract of the process."""
+
+
 class RemoteError(ProcessError):
     """Code in a child raised; the child itself is still well."""
 

@@ -4,13 +4,15 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.channel import Request
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import JSON, Buffer, ChildReply, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
+
+Part = TypeVar("Part")
 
 KILLED_WITHIN_S = 60.0
 """Seconds that a child may take to end after SIGKILL. The kernel still frees its memory: on a
@@ -113,7 +115,7 @@ class Child:
         finally:
             self._give_up(request)
 
-    async def stream(
+    def stream(
         self,
         method: str,
         payload: JSON = None,
@@ -122,6 +124,18 @@ class Child:
         idle_timeout_s: float,
     ) -> AsyncGenerator[ChildReply, None]:
         """The parts of a streamed answer. `aclose` it early (or leave `aclosing`) to cancel it."""
+        return self.parts(method, payload, buffers, ChildReply, idle_timeout_s=idle_timeout_s)
+
+    async def parts(
+        self,
+        method: str,
+        payload: JSON,
+        buffers: Sequence[Buffer],
+        read: Callable[[JSON, Sequence[memoryview]], Part],
+        *,
+        idle_timeout_s: float,
+    ) -> AsyncGenerator[Part, None]:
+        """The parts of a streamed answer, as `read` makes them of payloads and buffers."""
         parts: asyncio.Queue[Frame | ProcessError] = asyncio.Queue()
         # Unbounded on purpose: holding back one slow reader would hold back every other call.
         request = self._request(method, payload, buffers, parts.put_nowait)
@@ -137,7 +151,7 @@ class Child:
                     raise part
                 is_last = part.kind is FrameKind.REPLY
                 if not is_last or part.payload is not None or part.buffers:
-                    yield ChildReply(part.payload, _views(part))
+                    yield read(part.payload, _views(part))
                 if is_last:
                     return
         finally:

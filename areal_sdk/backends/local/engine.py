@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from areal_sdk.backends.local.forward.architecture import Architecture
-from areal_sdk.backends.local.protocol import LocalOptions
+from areal_sdk.backends.local.protocol import EngineLoad, LocalOptions, ModelCalls
 from areal_sdk.backends.local.push import push
 from areal_sdk.backends.local.requests import Requester, engine_errors
 from areal_sdk.engine import (
@@ -34,6 +35,7 @@ from areal_sdk.launcher import Launcher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, Reservation, gpus_of
 from areal_sdk.process.network.handshake import join_address
+from areal_sdk.process.services import Answer, Client
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
@@ -41,15 +43,10 @@ UPDATE_TIMEOUT_S = 300.0
 """Seconds for the engine to read new weights from disk, once its running requests are paused."""
 CALL_TIMEOUT_S = 60.0
 """Seconds for an answer that needs no weights and no sampling."""
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
 CLIENT = "areal_sdk.backends.local.client:LocalEngineClient"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """Requests that an engine holds: each running one has a slot, the others wait for one."""
-
-    running: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +198,11 @@ class LocalEngine(ConfiguredEngine):
         """End the requests of this id now: their streams finish with `FinishReason.ABORT`."""
         if not request_id:
             raise EngineError("abort needs the request_id that the request was sent with")
-        await self._call("abort", request_id)
+        await self._call(ModelCalls.abort, request_id)
 
     async def load(self) -> EngineLoad:
         """The present work of the worker."""
-        return EngineLoad(**await self._call("load"))
+        return await self._call(ModelCalls.load)
 
     async def update_weights(self, update: WeightUpdate) -> None:
         async with self._update_lock:
@@ -214,10 +211,10 @@ class LocalEngine(ConfiguredEngine):
                 self._weights = update
 
     async def pause(self) -> None:
-        await self._call("pause")
+        await self._call(ModelCalls.pause)
 
     async def resume(self) -> None:
-        await self._call("resume")
+        await self._call(ModelCalls.resume)
 
     async def aclose(self) -> None:
         await self._stop()
@@ -229,8 +226,7 @@ class LocalEngine(ConfiguredEngine):
     async def _listen(self, entrance: "_Entrance") -> dict[str, JSON]:
         """Have the worker listen for clients. Returns the address and the key that they need."""
         host = self.child.host or entrance.host  # its own machine, where a launcher chose another
-        asked = {"host": host, "token": entrance.token}
-        port = (await self._call("open_entrance", asked))["port"]
+        port = await self._call(ModelCalls.open_entrance, host, entrance.token)
         return {
             "address": join_address(host, port),
             "token": entrance.token,
@@ -253,23 +249,28 @@ class LocalEngine(ConfiguredEngine):
                 f"{update.version} holds only the tensors that differ from the old ones: put the old "
                 "files back"
             )
-        payload = asdict(update)
+        told = update
         if (
             update.path is not None
             and self.child.host
-            and not await self._call("sees", update.path)
+            and not await self._call(ModelCalls.sees, update.path)
         ):
             with engine_errors():
-                payload["path"] = await push(self.child, Path(update.path))
-        reply = await self._call("update_weights", payload, timeout_s=UPDATE_TIMEOUT_S)
-        self.last_pause_s = float(reply["paused_s"])
+                told = replace(update, path=await push(self.child, Path(update.path)))
+        self.last_pause_s = await self._call(
+            ModelCalls.update_weights, told, timeout_s=UPDATE_TIMEOUT_S
+        )
         self._version = update.version
 
     async def _fingerprint(self) -> str:
         return await in_thread(lambda: fingerprint(self._model_dir), name="fingerprint model")
 
     async def _call(
-        self, method: str, payload: JSON = None, *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> JSON:
+        self,
+        method: Callable[[ModelCalls, Unpack[Ts]], Answer[R]],
+        *arguments: *Ts,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> R:
         with engine_errors():
-            return (await self.child.call(method, payload, timeout_s=timeout_s)).payload
+            client = Client[ModelCalls](self.child)
+            return await client.call(method, *arguments, timeout_s=timeout_s)

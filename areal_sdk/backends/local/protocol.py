@@ -1,14 +1,12 @@
 """The messages between the main process and the engine's process. JSON both ways; no torch."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
 from areal_sdk.config import EngineSection
-from areal_sdk.engine import GenerateChunk, GenerateRequest, Sampling
-from areal_sdk.types import FinishReason
-
-_SENT = [field.name for field in fields(GenerateRequest) if field.name != "session"]
-_SAMPLING = [field.name for field in fields(Sampling)]
+from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.process.services import Answer, Bulk, Service, Stream
+from areal_sdk.types import WeightUpdate
 
 
 class LocalOptions(EngineSection):
@@ -21,56 +19,36 @@ class LocalOptions(EngineSection):
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
-    """A request, and whether its tokens are wanted one by one or all at the end."""
+class EngineLoad:
+    """Requests that an engine holds: each running one has a slot, the others wait for one."""
 
-    request: GenerateRequest
-    is_streamed: bool
-
-
-def encode_generate(generate: Generate) -> dict[str, Any]:
-    request = generate.request
-    payload = {name: getattr(request, name) for name in _SENT}
-    payload["sampling"] = {name: getattr(request.sampling, name) for name in _SAMPLING}
-    biases = list(request.sampling.logit_bias.items())  # keys of JSON are strings
-    payload["sampling"] |= {"logit_bias": biases}
-    return {"request": payload, "is_streamed": generate.is_streamed}
+    running: int
+    waiting: int
 
 
-def decode_generate(payload: dict[str, Any]) -> Generate:
-    request = dict(payload["request"])
-    for name in ("tokens", "stop", "stop_tokens"):
-        request[name] = tuple(request[name])
-    sampling = request["sampling"]
-    request["sampling"] = Sampling(**sampling | {"logit_bias": dict(sampling["logit_bias"])})
-    return Generate(GenerateRequest(**request), payload["is_streamed"])
+class ModelCalls(Service, Protocol):
+    """Contract of the engine's process."""
 
+    def generate(self, request: GenerateRequest, is_streamed: bool) -> Stream[GenerateChunk]:
+        """Sample. The tokens come one by one if `is_streamed`, else all at the end."""
 
-def encode_chunk(chunk: GenerateChunk) -> dict[str, Any]:
-    payload: dict[str, Any] = {
-        "tokens": chunk.tokens,
-        "logprobs": chunk.logprobs,
-        "versions": chunk.versions,
-    }
-    if chunk.top_logprobs:
-        payload["top_logprobs"] = [list(top.items()) for top in chunk.top_logprobs]
-    if chunk.finish_reason is not None:
-        payload["finish_reason"] = chunk.finish_reason.value
-        payload["stop_matched"] = chunk.stop_matched
-        payload["num_cached"] = chunk.num_cached
-        payload["num_stale_kv"] = chunk.num_stale_kv
-    return payload
+    def abort(self, request_id: str) -> Answer[None]:
+        """End a request early; its stream gets what was sampled and a last chunk that says so."""
 
+    def sees(self, path: str) -> Answer[bool]:
+        """Whether the machine of the engine has such a file."""
 
-def decode_chunk(payload: dict[str, Any]) -> GenerateChunk:
-    reason = payload.get("finish_reason")
-    return GenerateChunk(
-        tuple(payload["tokens"]),
-        tuple(payload["logprobs"]),
-        tuple(payload["versions"]),
-        None if reason is None else FinishReason(reason),
-        payload.get("stop_matched"),
-        payload.get("num_cached", 0),
-        payload.get("num_stale_kv", 0),
-        tuple(dict(top) for top in payload.get("top_logprobs", ())),
-    )
+    def receive_weights(self, chunk: Bulk, offset: int, size: int) -> Answer[str]:
+        """Take a part of a file of `size` bytes. The answer is the path at which the file can be opened."""
+
+    def update_weights(self, update: WeightUpdate) -> Answer[float]:
+        """Serve new weights. The answer is the time for which generation was held, in seconds."""
+
+    def pause(self) -> Answer[None]: ...
+
+    def resume(self) -> Answer[None]: ...
+
+    def load(self) -> Answer[EngineLoad]: ...
+
+    def open_entrance(self, host: str, token: str) -> Answer[int]:
+        """Listen for clients that know the token. The answer is the port."""

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from areal_sdk.backends.local.protocol import ModelCalls
 from areal_sdk.backends.room import take_room
 from areal_sdk.errors import EngineError
 from areal_sdk.process import Child
+from areal_sdk.process.services import Client
 from areal_sdk.process.threads import in_thread
 
 CHUNK_BYTES = 16 * 2**20
@@ -29,11 +31,9 @@ async def push(child: Child, path: Path) -> str:
                     lambda offset=offset: os.pread(file.fileno(), CHUNK_BYTES, offset),  # type: ignore[misc]
                     name="read weights",
                 )
-                where = {"offset": offset, "size": size}
-                reply = await child.call(
-                    "receive_weights", where, [chunk], timeout_s=CHUNK_TIMEOUT_S
+                copy = await Client[ModelCalls](child).call(
+                    ModelCalls.receive_weights, chunk, offset, size, timeout_s=CHUNK_TIMEOUT_S
                 )
-                copy = reply.payload["path"]
     except OSError as exc:
         raise EngineError(
             f"the weights at {path} cannot be sent to the engine on {child.host} ({exc}): weights in a "

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
-from areal_sdk.backends.local.protocol import Generate, decode_chunk, encode_generate
+from areal_sdk.backends.local.protocol import ModelCalls
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest
 from areal_sdk.errors import (
     ContextOverflowError,
@@ -15,6 +15,7 @@ from areal_sdk.errors import (
     require_package,
 )
 from areal_sdk.process import Child
+from areal_sdk.process.services import StreamClient
 
 IDLE_TIMEOUT_S = 120.0
 """Seconds of silence after which a stream counts as broken. The worker sends something to every open stream every few
@@ -39,13 +40,13 @@ class Requester:
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The parts of an answer. Without `is_streamed` it is one part, which is cheaper."""
         check(request, self.info, deterministic=self.deterministic)
-        payload = encode_generate(Generate(request, is_streamed))
+        calls = StreamClient[ModelCalls](self.child)
         with engine_errors():
-            async with aclosing(
-                self.child.stream("generate", payload, idle_timeout_s=IDLE_TIMEOUT_S)
-            ) as replies:
-                async for reply in replies:
-                    chunk = decode_chunk(reply.payload)
+            parts = calls.stream(
+                ModelCalls.generate, request, is_streamed, idle_timeout_s=IDLE_TIMEOUT_S
+            )
+            async with aclosing(parts):
+                async for chunk in parts:
                     if chunk.tokens or chunk.finish_reason is not None:  # else: "still alive"
                         yield chunk
 

@@ -10,14 +10,16 @@ import torch
 
 from areal_sdk.backends.local.core import EngineCore, SampledToken
 from areal_sdk.backends.local.forward.checkpoint import Weights, open_weights
-from areal_sdk.backends.local.protocol import LocalOptions, decode_generate, encode_chunk
+from areal_sdk.backends.local.protocol import EngineLoad, LocalOptions, ModelCalls
 from areal_sdk.backends.local.push import Received
 from areal_sdk.backends.local.sequence import Finish, Sequence
-from areal_sdk.engine import GenerateChunk
+from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.process import JSON, Channel, Request
+from areal_sdk.process.frames import view_of
 from areal_sdk.process.network.guests import GuestDoor
-from areal_sdk.types import FinishReason
+from areal_sdk.process.services import Answer, Answering, Bulk, Stream
+from areal_sdk.types import FinishReason, WeightUpdate
 
 HEARTBEAT_S = 5.0
 """Seconds between signs of life to a stream that waits. A stream that stays silent means that the worker is stuck."""
@@ -47,7 +49,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
 class _Answer:
     """A request that is being answered, and the part of the answer that is not sent yet."""
 
-    request: Request
+    stream: Stream[GenerateChunk]
     sequence: Sequence
     request_id: str
     is_streamed: bool
@@ -66,10 +68,10 @@ class _Answer:
 
     def send(self, finish: Finish | None = None) -> None:
         if finish is None:
-            self.request.emit(encode_chunk(self._take(None)))
+            self.stream.send(self._take(None))
             self.sent_at = time.monotonic()
         else:
-            self.request.finish(encode_chunk(self._take(finish)))
+            self.stream.finish(self._take(finish))
 
     def _take(self, finish: Finish | None) -> GenerateChunk:
         chunk = GenerateChunk(
@@ -88,13 +90,16 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    request: Request
+    version: int
     checked: Future[Weights]
+    paused_s: Future[float]
+    """The answer to the caller."""
 
 
-class Worker:
+class Worker(ModelCalls):
     def __init__(self, channel: Channel, core: EngineCore) -> None:
         self._channel = channel
+        self._answering = Answering(self, told=(EngineError,))
         self._core = core
         self._answers: dict[Sequence, _Answer] = {}
         self._is_paused = False
@@ -117,112 +122,84 @@ class Worker:
             self._beat()
 
     def _handle(self, request: Request) -> None:
-        handlers = {
-            "generate": self._generate,
-            "abort": self._abort,
-            "sees": self._sees,
-            "receive_weights": self._receive_weights,
-            "update_weights": self._update_weights,
-            "pause": self._pause,
-            "resume": self._resume,
-            "load": self._load,
-            "open_entrance": self._open_entrance,
-        }
-        try:
-            if request.channel is not self._channel and request.method not in FOR_GUESTS:
-                raise EngineError(f"{request.method!r} is for the main process")
-            handlers[request.method](request)
-        except EngineError as exc:
-            request.fail(exc)
+        if request.channel is not self._channel and request.method not in FOR_GUESTS:
+            request.fail(EngineError(f"{request.method!r} is for the main process"))
+        else:
+            self._answering.answer(request)
 
-    def _generate(self, request: Request) -> None:
-        generate = decode_generate(request.payload)
-        sequence = self._core.add(generate.request)
+    def generate(self, request: GenerateRequest, is_streamed: bool) -> Stream[GenerateChunk]:
+        sequence = self._core.add(request)
+        stream: Stream[GenerateChunk] = Stream()
         self._answers[sequence] = _Answer(
-            request,
-            sequence,
-            generate.request.request_id,
-            generate.is_streamed,
-            time.monotonic(),
+            stream, sequence, request.request_id, is_streamed, time.monotonic()
         )
+        return stream
 
-    def _abort(self, request: Request) -> None:
-        """End a request early. Its stream gets the sampled tokens and a last chunk that says so."""
+    def abort(self, request_id: str) -> None:
         for answer in list(self._answers.values()):
-            if answer.request_id == request.payload:
+            if answer.request_id == request_id:
                 self._core.remove(answer.sequence)
                 del self._answers[answer.sequence]
                 answer.send(Finish(FinishReason.ABORT))
-        request.reply()
 
-    def _sees(self, request: Request) -> None:
-        request.reply(Path(request.payload).exists())
+    def sees(self, path: str) -> bool:
+        return Path(path).exists()
 
-    def _receive_weights(self, request: Request) -> None:
-        """Write received weights in the thread that also checks them: the write may have to wait
-        for a disk."""
+    def receive_weights(self, chunk: Bulk, offset: int, size: int) -> Answer[str]:
+        """Write in the thread that also checks weights: the write may have to wait for a disk."""
 
-        def write() -> None:
-            try:
-                request.reply(self._received.write(request.buffers[0], **request.payload))
-            except (EngineError, OSError) as exc:
-                request.fail(exc)
+        def write() -> str:
+            path: str = self._received.write(view_of(chunk), offset=offset, size=size)["path"]
+            return path
 
-        self._checker.submit(write)
+        return self._checker.submit(write)
 
-    def _update_weights(self, request: Request) -> None:
+    def update_weights(self, update: WeightUpdate) -> Answer[float]:
         """Check the new weights beside generation; `_apply_update` pauses it for the copy only."""
-        path, checksum = request.payload["path"], request.payload["checksum"]
-        if path is None:
-            self._core.update_weights(request.payload["version"], None)
-            request.reply({"paused_s": 0.0})
-            return
+        if update.path is None:
+            self._core.update_weights(update.version, None)
+            return 0.0
         checked = self._checker.submit(
             open_weights,
-            Path(path),
+            Path(update.path),
             self._core.architecture,
-            checksum=checksum,
-            base=self._core.model_dir if request.payload["contents"] == "changed" else None,
+            checksum=update.checksum,
+            base=self._core.model_dir if update.contents == "changed" else None,
         )
-        self._update = _Update(request, checked)
+        self._update = _Update(update.version, checked, Future())
+        return self._update.paused_s
 
     def _apply_update(self) -> None:
         assert self._update is not None
-        request, checked = self._update.request, self._update.checked
-        self._update = None
-        if request.cancelled:  # too late: the main process counts on the old version by now
-            return
+        update, self._update = self._update, None
+        if not update.paused_s.set_running_or_notify_cancel():
+            return  # too late: the main process counts on the old version by now
         try:
-            weights = checked.result()
+            weights = update.checked.result()
         except EngineError as exc:
-            request.fail(exc)
+            update.paused_s.set_exception(exc)
             return
         started = time.monotonic()
-        self._core.update_weights(request.payload["version"], weights)
+        self._core.update_weights(update.version, weights)
         self._received.forget()
-        request.reply({"paused_s": time.monotonic() - started})
+        update.paused_s.set_result(time.monotonic() - started)
 
-    def _pause(self, request: Request) -> None:
+    def pause(self) -> None:
         self._is_paused = True
-        request.reply()
 
-    def _resume(self, request: Request) -> None:
+    def resume(self) -> None:
         self._is_paused = False
-        request.reply()
 
-    def _load(self, request: Request) -> None:
+    def load(self) -> EngineLoad:
         self._drop_cancelled()
         scheduler = self._core.scheduler
-        request.reply({"running": len(scheduler.running), "waiting": len(scheduler.waiting)})
+        return EngineLoad(len(scheduler.running), len(scheduler.waiting))
 
-    def _open_entrance(self, request: Request) -> None:
-        door = GuestDoor(
-            self._channel, token=request.payload["token"], host=request.payload["host"]
-        )
-        request.reply({"port": door.port})
+    def open_entrance(self, host: str, token: str) -> int:
+        return GuestDoor(self._channel, token=token, host=host).port
 
     def _drop_cancelled(self) -> None:
-        for answer in [a for a in self._answers.values() if a.request.cancelled]:
+        for answer in [a for a in self._answers.values() if a.stream.is_cancelled]:
             self._core.remove(answer.sequence)
             del self._answers[answer.sequence]
 
@@ -233,7 +210,7 @@ class Worker:
             answers, self._answers = self._answers, {}
             self._core.remove_all()
             for answer in answers.values():
-                answer.request.fail(exc)
+                answer.stream.fail(exc)
             return
         self._deliver(sampled)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from areal_sdk.errors import ArealError
+from areal_sdk.errors import ArealError, ContractError
 from areal_sdk.process.channel import Channel, ChannelClosedError, Request
 from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.services.contract import Service, Stream, methods_of, packed
@@ -30,13 +30,14 @@ class Answering:
         told: tuple[type[Exception], ...] = (Exception,),
         runner: asyncio.Runner | None = None,
     ) -> None:
-        """`told`: the errors that the caller is told. Any other error is raised by `answer`.
+        """`told`: the errors of methods that the caller is told. Any other error of a method is raised by
+        `answer`.
 
         `runner` runs coroutines, each to its end before the next request.
         """
         self._service = service
         self._methods = methods_of(type(service))
-        self._told = told
+        self._told: tuple[type[Exception], ...] = (ContractError, *told)
         self._runner = runner
 
     def answer(self, request: Request) -> None:
@@ -55,10 +56,10 @@ class Answering:
                 fail(request, exc)
 
     def call(self, request: Request) -> Any:
-        """The value that the method returns. ValueError names an unknown method, or arguments that do not fit."""
+        """The value that the method returns. ContractError names an unknown method, or arguments that do not fit."""
         method = self._methods.get(request.method)
         if method is None:
-            raise ValueError(
+            raise ContractError(
                 f"{type(self._service).__name__} has no method {request.method!r}; "
                 f"it has {', '.join(sorted(self._methods))}"
             )

@@ -1,16 +1,14 @@
 """The typed client of a service: the method of a contract, its arguments, and a deadline."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Generic, Protocol, TypeVar, TypeVarTuple, Unpack
 
-from areal_sdk.errors import CallTimeoutError, ProcessError
+from areal_sdk.errors import CallTimeoutError
 from areal_sdk.process.channel import Channel
 from areal_sdk.process.child import Child
 from areal_sdk.process.frames import JSON, Buffer, ChildReply
 from areal_sdk.process.services.contract import (
     Answer,
-    Method,
     Service,
     Stream,
     method_of,
@@ -49,7 +47,7 @@ class Client(Generic[S]):
         """The result of a method. A deadline or a cancellation cancels the call in the process."""
         about = method_of(method)
         reply = await self._caller.call(about.name, *about.called(*arguments), timeout_s=timeout_s)
-        result: R = _result(about, reply)
+        result: R = about.result(reply.payload, reply.buffers)
         return result
 
 
@@ -60,7 +58,7 @@ class StreamClient(Client[S]):
         super().__init__(child)
         self._child = child
 
-    async def stream(
+    def stream(
         self,
         method: Callable[[S, Unpack[Ts]], Stream[R]],
         *arguments: *Ts,
@@ -68,12 +66,10 @@ class StreamClient(Client[S]):
     ) -> AsyncGenerator[R, None]:
         """The parts of an answer. `aclose` it early (or leave `aclosing`) to cancel the call."""
         about = method_of(method)
-        parts = self._child.stream(
-            about.name, *about.called(*arguments), idle_timeout_s=idle_timeout_s
+        payload, buffers = about.called(*arguments)
+        return self._child.parts(
+            about.name, payload, buffers, about.result, idle_timeout_s=idle_timeout_s
         )
-        async with aclosing(parts):
-            async for part in parts:
-                yield _result(about, part)
 
 
 class MainClient(Client[S]):
@@ -98,16 +94,10 @@ class MainClient(Client[S]):
         about = method_of(method)
         answer = self._channel.begin(about.name, *about.called(*arguments))
         try:
-            result: R = _result(about, answer.result(timeout_s))
+            reply = answer.result(timeout_s)
         except TimeoutError:
             answer.cancel()
             what = f"the main process did not answer {about.title} within {timeout_s:g} s"
             raise CallTimeoutError(what) from None
+        result: R = about.result(reply.payload, reply.buffers)
         return result
-
-
-def _result(method: Method, reply: ChildReply) -> Any:
-    try:
-        return method.result(reply.payload, reply.buffers)
-    except ValueError as exc:
-        raise ProcessError(str(exc)) from exc

@@ -43,6 +43,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from areal_sdk.errors import ContractError
 from areal_sdk.process.channel import Request
 from areal_sdk.process.frames import JSON, Buffer
 
@@ -134,11 +135,11 @@ class Method:
             raise TypeError(f"{self.title}: {exc}") from exc
 
     def arguments(self, payload: JSON, buffers: Sequence[memoryview]) -> tuple[Any, ...]:
-        """The arguments that `packed` has written. Raises ValueError, which names the method."""
+        """The arguments that `packed` has written. Raises ContractError, which names the method."""
         return self._read(self._arguments, payload, buffers, "was called with")  # type: ignore[no-any-return]
 
     def result(self, payload: JSON, buffers: Sequence[memoryview]) -> Any:
-        """The result that `packed` has written. Raises ValueError, which names the method."""
+        """The result that `packed` has written. Raises ContractError, which names the method."""
         return self._read(self._result, payload, buffers, "was answered with")
 
     def _read(
@@ -147,7 +148,7 @@ class Method:
         try:
             return adapter.validate_python(payload, context=buffers)
         except (ValidationError, IndexError) as exc:
-            raise ValueError(f"{self.title} {what} {payload!r:.200}: {exc}") from exc
+            raise ContractError(f"{self.title} {what} {payload!r:.200}: {exc}") from exc
 
 
 @cache

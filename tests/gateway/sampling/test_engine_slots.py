@@ -16,7 +16,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.backends.local.engine import EngineLoad
+from areal_sdk.backends.local.protocol import EngineLoad
 from areal_sdk.config import Quota
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.errors import ApiError

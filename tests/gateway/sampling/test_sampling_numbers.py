@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
-from areal_sdk.backends.local.protocol import Generate, decode_generate, encode_generate
+from areal_sdk.backends.local.protocol import ModelCalls
 from areal_sdk.backends.sglang.wire import generate_body
 from areal_sdk.engine import SAMPLING_BOUNDS, GenerateRequest, Sampling
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.wire.fields import Fields, parse_sampling
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services.contract import method_of
 
 NAMES = pytest.mark.parametrize("name", SAMPLING_BOUNDS)
 
@@ -44,8 +47,10 @@ def test_the_published_schemas_say_so(name: str) -> None:
 @NAMES
 def test_every_engine_gets_it(name: str) -> None:
     request = GenerateRequest((1, 2), 4, changed(name))
-    sent = decode_generate(encode_generate(Generate(request, is_streamed=True)))
-    assert sent.request.sampling == request.sampling
+    call = method_of(ModelCalls.generate)
+    payload, buffers = call.called(request, True)
+    sent, _ = call.arguments(orjson.loads(orjson.dumps(payload)), [view_of(b) for b in buffers])
+    assert sent == request
     body = generate_body(request, request_id="r")
     assert body["sampling_params"][name] == between(name)
 
