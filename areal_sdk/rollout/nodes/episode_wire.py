@@ -59,7 +59,7 @@ class NodeReport:
     ages: list[tuple[int, int | None]]
     """Versions of the first tokens of episodes, if they have changed."""
     waits: list[tuple[str, float, float]] | None
-    """What the node waits for, for how long, and for how long at most; None: as before."""
+    """The waits of the node, each with its name, its seconds so far and at most; None: as before."""
 
 
 class NodeCalls(Service, Protocol):
