@@ -18,6 +18,7 @@ The tree is whole. A name with a file in brackets stands in that file, because o
     + ChildDiedError: the child exited, was killed, or its connection broke
     + CallTimeoutError: the child did not answer before the call's deadline
     + RemoteError: code in the child raised
+    + ContractError (also ValueError): a call of a process, or its answer, does not fit the contract
     + _RefusedError [process/network/listen.py]
   - WaitTimeoutError: a named wait reached its deadline
   - StorageError: the run directory cannot be written; the run must stop
