@@ -37,6 +37,7 @@ COMMANDS = {
     "serve": "Serve a model to any OpenAI client.",
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
+    "why": "Say what keeps a run from learning.",
     "explain": "Explain a token: who sampled it, and what a step made of it.",
     "runs": "List runs, newest first, or compare some of them.",
     "fetch": "Copy a run from its mirror.",
@@ -49,6 +50,7 @@ COMMANDS = {
 
 _MODULES = {
     "inspect": "records.inspect",
+    "why": "records.why",
     "explain": "records.explain",
     "runs": "records.runs",
     "sft": "finetune.commands",

@@ -122,7 +122,7 @@ class Course:
 
 def course_of(steps: Sequence[Mapping[str, Any]]) -> Course:
     """The course of the success or of the reward, whichever moved more."""
-    success, reward = (_course(steps, name) for name in ("success", "reward"))
+    success, reward = (course_by(steps, name) for name in ("success", "reward"))
     if not success.values or _moved(reward) > MORE * _moved(success):
         return reward
     return success
@@ -138,7 +138,8 @@ def windows(values: Sequence[float]) -> list[float]:
     return [fmean(values[start : start + width]) for start in range(len(values) - width + 1)]
 
 
-def _course(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
+def course_by(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
+    """The course of the `success` or of the `reward`; without values if no step has any."""
     known = [step for step in steps if step.get(f"batch/{name}") is not None]
     values = [float(step[f"batch/{name}"]) for step in known]
     scale = 1.0

@@ -110,7 +110,7 @@ def verdict_of(
         return RunVerdict(None, f"healthy: {course.told()}")
     if not course.fell and course.last >= bounds.solved and course.name == "success":
         return RunVerdict(None, f"nothing left to learn: success is {course.last:.2f}")
-    for rule in _RULES:
+    for rule in RULES.values():
         if (found := rule(steps, settings, course, bounds)) is not None:
             fall = (
                 f"; {course.told_fall()}" if course.fell and found.missing is not Need.STAY else ""
@@ -341,15 +341,16 @@ def _reward(
     )
 
 
-_RULES: Sequence[Callable[[Sequence[Step], Settings, Course, Bounds], RunVerdict | None]] = (
-    _signal,
-    _gradient,
-    _rate,
-    _room,
-    _freshness,
-    _reward,
-    _stay,
-)
+RULES: Mapping[Need, Callable[[Sequence[Step], Settings, Course, Bounds], RunVerdict | None]] = {
+    Need.SIGNAL: _signal,
+    Need.GRADIENT: _gradient,
+    Need.RATE: _rate,
+    Need.ROOM: _room,
+    Need.FRESHNESS: _freshness,
+    Need.REWARD: _reward,
+    Need.STAY: _stay,
+}
+"""The check of each need, in the order of the verdict."""
 
 
 LESS = 0.02

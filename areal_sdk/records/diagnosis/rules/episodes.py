@@ -1,0 +1,202 @@
+"""Rules about what the model says and what becomes of it: text, its end, tool calls, branches, errors."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
+from areal_sdk.records.diagnosis.finding import Finding, counted_of
+from areal_sdk.records.diagnosis.signs import Signs, since, step_of
+from areal_sdk.telemetry import DropReason, EpisodeSummary
+from areal_sdk.telemetry.tool_use import cold_start
+from areal_sdk.types import FinishReason, ForkReason, Turn
+
+FEWEST_TURNS = 16
+"""Number of turns below which there is no finding about turns."""
+FEWEST_EPISODES = 16
+"""Number of episodes below which there is no finding about errors."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+GARBLED_CHARACTERS = 0.05
+"""Share of replacement characters from which a text is garbled."""
+NGRAM, LONG, REPEATED = 4, 32, 0.7
+"""Length of an n-gram, number of tokens from which they are counted, and share of n-grams that were there before from
+which a text is garbled."""
+GARBLED = 0.3
+"""Share of garbled turns from which the output is."""
+
+UNENDED = 0.95
+"""Share of the turns without a stop that ran into the limit, if none was stopped otherwise."""
+UNPARSED, PARSED = 0.3, 0.05
+"""Share of the turns with tools that try a call in vain, and share of the tries that parse, of a broken format."""
+CALL_MARKS = re.compile(
+    r"<tool_call|<function|<\|python_tag\||\[TOOL_CALLS\]|\"(?:name|arguments|parameters)\"\s*:"
+)
+"""Beginnings of a tool call in the formats of the models that we serve."""
+FORKING = 0.5
+"""Share of the later turns that fork from which a client breaks its own history."""
+FAILING = 0.1
+"""Share of the episodes with an error, in a window of them, from which errors are a fault."""
+
+FORK_CURES: Mapping[ForkReason, str] = {
+    ForkReason.SYSTEM_CHANGED: "keep the system message as it is from call to call: no clock, no counter",
+    ForkReason.TOOLS_CHANGED: "send the same `tools` in the same order with every call",
+    ForkReason.ARGS_CHANGED: "send `tool_calls[].function.arguments` back as they were received, not parsed and dumped again",
+    ForkReason.EDITED: "send earlier messages back as they were received: no stripping, no rewriting",
+    ForkReason.COMPACTION: "let the agent shorten its history later, or raise rollout.max_episode_tokens",
+    ForkReason.THINKING_DROPPED: "send `reasoning_content` back with each assistant message",
+    ForkReason.TEMPLATE_UNSTABLE: "the chat template writes earlier turns anew: choose another gateway.tool_format",
+}
+"""The field of the client that makes each fork. Sub-agents and repeated samples fork on purpose."""
+
+ERRORS: Mapping[DropReason, tuple[str, str]] = {
+    DropReason.ERROR_AGENT: ("agent errors", "batch/agent_error_share"),
+    DropReason.ERROR_REWARD: ("failing reward", "batch/reward_error_share"),
+    DropReason.ERROR_ENVIRONMENT: ("environment errors", "batch/environment_error_share"),
+    DropReason.ERROR_TIMEOUT: ("timeouts", "batch/timeout_share"),
+}
+"""The fault and the metric of each way to end without a reward."""
+OF_SOURCE = 0.8
+"""Share of the failed episodes of one source from which the source is named."""
+
+
+def garbled(signs: Signs) -> Finding | None:
+    """Replacement characters, and loops of the same few tokens."""
+    judged = [(step, turn, how) for step, turn in signs.turns if (how := _garble(turn)) is not None]
+    bad = [(step, turn, how) for step, turn, how in judged if how]
+    if len(judged) < FEWEST_TURNS or len(bad) < GARBLED * len(judged):
+        return None
+    kinds = Counter(how for _, _, how in bad)
+    at = since([(step, float(bool(how))) for step, _, how in judged], lambda share: share > GARBLED)
+    step, turn, _ = bad[0]
+    return Finding(
+        "garbled output",
+        f"{counted_of(len(bad), len(judged))} sampled turns are garbled: "
+        + ", ".join(f"{count} {how}" for how, count in kinds.most_common()),
+        "look at an episode (areal-sdk inspect RUN --worst 1). If output was garbled from the first step, check the "
+        "model and its tokenizer (areal-sdk doctor model); if it became so, go back to a checkpoint before, and lower "
+        "trainer.learning_rate",
+        at,
+        (f"step {step}: {turn.text[:60]!r}",),
+        signs.moved(("train/kl_step", "train/entropy", "train/dlogp_lag_0", "batch/reward")),
+    )
+
+
+def _garble(turn: Turn) -> str | None:
+    """What is wrong with the text; empty if nothing is, None for a turn without text to judge."""
+    text, tokens = turn.text, turn.output_tokens
+    if text and text.count(REPLACEMENT) > GARBLED_CHARACTERS * len(text):
+        return "with replacement characters"
+    if len(tokens) < LONG:
+        return "" if text else None
+    grams = [tokens[at : at + NGRAM] for at in range(len(tokens) - NGRAM + 1)]
+    return "that repeat themselves" if 1.0 - len({*grams}) / len(grams) > REPEATED else ""
+
+
+def never_stops(signs: Signs) -> Finding | None:
+    """Turns that only the limit ends, from the first step on."""
+    if signs.is_healthy:
+        return None
+    ends = Counter(turn.finish_reason for _, turn in signs.turns)
+    total = sum(ends.values())
+    if (
+        total < FEWEST_TURNS
+        or ends[FinishReason.STOP]
+        or ends[FinishReason.LENGTH] < UNENDED * total
+    ):
+        return None
+    longest = max(len(turn.output_tokens) for _, turn in signs.turns)
+    return Finding(
+        "stop token never sampled",
+        f"none of {total} sampled turns ended by itself: the limit ended {ends[FinishReason.LENGTH]}",
+        "look at the end of an answer (areal-sdk inspect RUN --worst 1). If it goes on after the answer, the model does not "
+        "know its stop token: check eos_token_id and the chat template, or imitate demonstrations first (areal-sdk sft). If it "
+        f"stops in the middle, raise {LIMITS}",
+        min(step for step, _ in signs.turns),
+        (f"longest sampled turn: {longest} tokens",),
+        signs.moved(("batch/sampled_tokens", "batch/truncated")),
+    )
+
+
+def unparsed_calls(signs: Signs) -> Finding | None:
+    """Tool calls that stay text, or that are never tried."""
+    offered = [(step, turn) for step, turn in signs.turns if turn.offers_tools]
+    calls = [turn for _, turn in offered if turn.message.get("tool_calls")]
+    tries = [
+        (step, turn)
+        for step, turn in offered
+        if not turn.message.get("tool_calls") and CALL_MARKS.search(turn.text)
+    ]
+    enough = len(offered) >= FEWEST_TURNS and len(tries) > UNPARSED * len(offered)
+    if enough and len(calls) <= PARSED * (len(calls) + len(tries)):
+        step, turn = tries[0]
+        return Finding(
+            "tool calls never parse",
+            f"{len(tries)} of {len(offered)} turns with tools try a call, and {len(calls)} parse",
+            "set gateway.tool_format to the model's own (areal-sdk doctor model tries it), and check the call below: a limit may "
+            "cut it, or its JSON is wrong",
+            step,
+            (f"step {step}: {turn.text[:120]!r}",),
+            signs.moved(("batch/called_tools", "batch/reward")),
+        )
+    if (said := cold_start(signs.steps)) and not tries and not signs.is_healthy:
+        found, _, cure = said.partition(": ")
+        return Finding("tools never called", found, cure, signs.steps[0]["step"])
+    return None
+
+
+def forks(signs: Signs) -> Finding | None:
+    """Turns that do not continue the turn before, because the client changed its history."""
+    later = [(step, turn) for step, episode in signs.sampled for turn in episode.turns[1:]]
+    forked = [(step, turn.fork) for step, turn in later if turn.fork in FORK_CURES]
+    if len(later) < FEWEST_TURNS or len(forked) < FORKING * len(later):
+        return None
+    (reason, count), *others = Counter(fork for _, fork in forked if fork).most_common()
+    return Finding(
+        "forks on every turn",
+        f"{counted_of(len(forked), len(later))} later turns fork, {count} of them by {reason.value}: their history is "
+        "computed and trained anew",
+        FORK_CURES[reason],
+        min(step for step, _ in forked),
+        tuple(f"{number} by {other.value}" for other, number in others),
+    )
+
+
+def errors(signs: Signs) -> Finding | None:
+    """The most frequent way to end without a reward, outside the reward."""
+    total = len(signs.summaries)
+    counts = Counter(one.dropped for one in signs.summaries if one.dropped in ERRORS)
+    if total < FEWEST_EPISODES or not counts:
+        return None
+    (reason, count), *_ = counts.most_common(1)
+    assert reason is not None, "ERRORS has no None"
+    fault, metric = ERRORS[reason]
+    failed = [(step_of(one), float(one.dropped is reason)) for one in signs.summaries]
+    if count < FAILING * total:
+        return None
+    bad = [one for one in signs.summaries if one.dropped is reason]
+    (error, times), *_ = Counter(_line(one) for one in bad).most_common(1)
+    return Finding(
+        fault,
+        f"{counted_of(count, total)} episodes got no reward and are not trained{_by_source(signs, bad)}",
+        WITHOUT_REWARD[metric],
+        since(failed, lambda share: share > FAILING),
+        (f"{times} times: {error}",),
+        signs.moved((metric, "batch/reward", "train/entropy", "train/kl_step")),
+    )
+
+
+def _line(summary: EpisodeSummary) -> str:
+    return " ".join((summary.error or "").split())[:160]
+
+
+def _by_source(signs: Signs, bad: Sequence[EpisodeSummary]) -> str:
+    """The source of most of the failed episodes, if there are others."""
+    names = {one.id for one in bad}
+    failed = Counter(episode.task.source for episode in signs.failed if episode.id in names)
+    known = {episode.task.source for _, episode in signs.sampled} | {*failed}
+    if len(known) < 2 or not failed:
+        return ""
+    (source, count), *_ = failed.most_common(1)
+    is_one = source and count >= OF_SOURCE * failed.total()
+    return f", nearly all of source {source!r}" if is_one else ""

@@ -1,0 +1,261 @@
+"""Rules about the figures of steps: the signal, the rate, entropy, limits, age, and the balance of both sides."""
+
+from statistics import fmean, median
+
+from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
+from areal_sdk.records.diagnosis.cures import CUT, SOLVED
+from areal_sdk.records.diagnosis.finding import Finding
+from areal_sdk.records.diagnosis.signs import Signs, since
+from areal_sdk.records.diagnosis.verdict import (
+    BOUNDS,
+    RULES,
+    Need,
+    RunVerdict,
+    differing,
+    moved,
+    verdict_of,
+)
+
+DISAGREEMENT = 0.1
+"""Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
+COLLAPSED, FLAT_FOR = 0.1, 6
+"""Share of the first entropy from which the policy has collapsed, and the fewest steps that it has stayed so."""
+PLATEAU = 0.8
+"""Success from which a policy has lost its entropy because it knows the answer."""
+NO_SIGNAL = 0.3
+"""Share of groups whose rewards differ: with less at the end, a collapsed policy has little to learn from."""
+HELD_BACK = 0.1
+"""Part of each update that the trust region leaves, median: with less the rate is too high."""
+TIMES_MORE = 2.0
+"""Factor by which long episodes are dropped more often than short ones."""
+IDLE, SLOW_S = 0.9, 10.0
+"""Share of its time that one side waits for the other, and seconds of a step from which it matters."""
+
+MOVES = {
+    Need.SIGNAL: ("batch/uniform_groups", "batch/reward", "train/entropy"),
+    Need.GRADIENT: ("train/num_updates", "train/grad_norm"),
+    Need.RATE: ("train/kl_step", "train/grad_norm", "train/entropy", "batch/success"),
+    Need.ROOM: ("batch/sampled_tokens", "batch/truncated", "train/entropy"),
+    Need.FRESHNESS: ("train/staleness_mean", "batch/stale_share", "train/ess"),
+    Need.STAY: ("train/kl_step", "train/entropy", "batch/sampled_tokens", "batch/success"),
+}
+"""The metrics that each missing need moves."""
+
+
+def disagree(signs: Signs) -> Finding | None:
+    """Engine and trainer that give sampled tokens different logprobs under the same weights."""
+    points = signs.points("train/dlogp_lag_0")
+    if len(points) < LEAST or max(windows([value for _, value in points])) <= DISAGREEMENT:
+        return None
+    at, most = max(points, key=lambda point: point[1])
+    far = signs.far_tokens
+    evidence = f"step {at}: {number(most)} nats a token, the most"
+    return Finding(
+        "engine and trainer disagree",
+        f"under the same weights they differ by {number(fmean(v for _, v in points))} nats a token, where rounding explains "
+        f"{DISAGREEMENT:g}",
+        "run areal-sdk doctor model, compare engine.dtype with trainer.precision, and leave out engine options that change samples "
+        '(kv_on_update = "keep", a quantized cache)',
+        since(points, lambda value: value > DISAGREEMENT),
+        (evidence,)
+        if far is None
+        else (
+            evidence,
+            f"step {far.step}: {far.share:.0%} of {far.num_tokens} tokens are off by more than 1 nat"
+            + (": a few tokens are wrong, not all" if far.share < CUT else ""),
+        ),
+        signs.moved(("train/dlogp_lag_0", "train/entropy", "batch/reward")),
+    )
+
+
+def signal(signs: Signs) -> Finding | None:
+    """Groups whose rewards do not differ: all solved, or all hopeless."""
+    if (verdict := _lacks(signs, Need.SIGNAL)) is None:
+        return None
+    success = signs.course.last if signs.course.name == "success" else 0.0
+    which = "solved" if success >= SOLVED else "hopeless"
+    points = [
+        (step["step"], share) for step in signs.steps if (share := differing(step)) is not None
+    ]
+    return _told(
+        signs,
+        Need.SIGNAL,
+        f"zero variance, {which}",
+        verdict,
+        since(points, lambda share: share < BOUNDS.differing),
+    )
+
+
+def gradient(signs: Signs) -> Finding | None:
+    """Steps without an update though rewards differ."""
+    if (verdict := _lacks(signs, Need.GRADIENT)) is None:
+        return None
+    return _told(signs, Need.GRADIENT, "no update", verdict, signs.steps[0]["step"])
+
+
+def rate(signs: Signs) -> Finding | None:
+    """A policy that jumps, that is held back at each update, or that hardly moves."""
+    kls = [(step["step"], kl) for step in signs.steps if (kl := moved(step)) is not None]
+    if (verdict := _lacks(signs, Need.RATE)) is not None:
+        jumps = [step for step, kl in kls if kl > BOUNDS.jump]
+        fault, at = ("rate too high", jumps[0]) if jumps else ("rate too low", kls[0][0])
+        if "hardly moves" in verdict.figures:
+            fault, at = "rate too low", kls[0][0]
+        return _told(signs, Need.RATE, fault, verdict, at)
+    shares = signs.points("train/update_share")
+    if signs.is_healthy or len(shares) < BOUNDS.few_steps:
+        return None
+    if (left := median(value for _, value in shares)) >= HELD_BACK:
+        return None
+    return Finding(
+        "rate too high",
+        f"the trust region leaves {left:.0%} of an update (train/update_share, median of {len(shares)} steps)",
+        "lower trainer.learning_rate",
+        since(shares, lambda share: share < HELD_BACK),
+        first=signs.moved(("train/update_share", *MOVES[Need.RATE])),
+    )
+
+
+def entropy(signs: Signs) -> Finding | None:
+    """A policy that has one answer left before its tasks are solved. Entropy falls in healthy runs too, so the rule waits until
+    the run has stood still without it."""
+    points = signs.points("train/entropy")
+    if len(points) < 2 * LEAST:
+        return None
+    first = fmean(value for _, value in points[:LEAST])
+    low = [step for step, value in points if value < COLLAPSED * first]
+    if not low or fmean(value for _, value in points[-LEAST:]) >= COLLAPSED * first:
+        return None
+    at = since(points, lambda value: value < COLLAPSED * first)
+    after = [step for step in signs.steps if step["step"] >= at]
+    course = course_by(after, "success" if signs.points("batch/success") else "reward")
+    shares = [share for step in after if (share := differing(step)) is not None]
+    if (
+        len(after) < FLAT_FOR
+        or not course.values
+        or course.rose
+        or (course.name == "success" and max(course.means) >= PLATEAU)
+        or not shares
+        or windows(shares)[-1] > NO_SIGNAL
+    ):
+        return None
+    return Finding(
+        "entropy collapse",
+        f"entropy fell from {number(first)} to {number(points[-1][1])} nats, below a tenth at step {at}; since then "
+        f"{course.told()}, and the rewards of {windows(shares)[-1]:.0%} of the groups differ",
+        "go back to a checkpoint before it; lower trainer.learning_rate or trainer.trust_region, raise the upper clip of the "
+        "algorithm (clip_high), or give it a bonus for entropy (entropy)",
+        at,
+        first=signs.moved(
+            ("train/entropy", "batch/uniform_groups", "train/kl_step", "batch/reward")
+        ),
+        warns_early=False,
+    )
+
+
+def room(signs: Signs) -> Finding | None:
+    """Episodes that run into a limit."""
+    if (verdict := _lacks(signs, Need.ROOM)) is None:
+        return None
+    at = since(signs.points("batch/truncated"), lambda share: share > CUT)
+    return _told(signs, Need.ROOM, "answers cut by the limit", verdict, at)
+
+
+def unjudged(signs: Signs) -> Finding | None:
+    """Episodes without a reward, for a reason that the rule about errors does not know."""
+    verdict = verdict_of(signs.steps, signs.settings)
+    if verdict is None or "unjudged" not in verdict.figures:
+        return None
+    points = signs.points("batch/unjudged_share")
+    return _told(
+        signs, Need.ROOM, "no reward", verdict, since(points, lambda share: share > BOUNDS.cut)
+    )
+
+
+def freshness(signs: Signs) -> Finding | None:
+    """Samples that are too old, above all those of long episodes."""
+    longest, shortest = (
+        signs.mean(f"batch/stale_share_{quarter}_quarter") for quarter in ("longest", "shortest")
+    )
+    if longest is not None and longest > BOUNDS.stale and longest > TIMES_MORE * (shortest or 0.0):
+        return Finding(
+            "staleness drops the long ones",
+            f"{longest:.0%} of the longest quarter of the episodes were dropped as too old, {shortest or 0.0:.0%} of the "
+            "shortest: the policy is pushed towards short episodes",
+            "raise rollout.wait_s or rollout.max_staleness, or lower rollout.max_inflight",
+            since(
+                signs.points("batch/stale_share_longest_quarter"),
+                lambda share: share > BOUNDS.stale,
+            ),
+            first=signs.moved(
+                ("batch/stale_share_longest_quarter", "batch/sampled_tokens", "batch/staleness")
+            ),
+        )
+    if (verdict := _lacks(signs, Need.FRESHNESS)) is None:
+        return None
+    return _told(signs, Need.FRESHNESS, "samples too old", verdict, signs.steps[0]["step"])
+
+
+def fall(signs: Signs) -> Finding | None:
+    """A run that lost what it had learnt."""
+    if (verdict := _lacks(signs, Need.STAY)) is None:
+        return None
+    course = signs.course
+    means = course.means
+    best = means.index(max(means))
+    points = list(zip(course.steps, course.values, strict=True))[best:]
+    middle = (max(means) + course.last) / 2
+    at = since(points, lambda value: value < middle)
+    return _told(signs, Need.STAY, "fall", verdict, at, warns_early=False)
+
+
+def balance(signs: Signs) -> Finding | None:
+    """One side that waits for the other nearly always. It costs time: the run learns as well."""
+    waits, steps = signs.mean("batch/waited_s"), signs.mean("train/step_s")
+    if waits is None or steps is None or len(signs.steps) < BOUNDS.few_steps:
+        return None
+    whole = waits + steps
+    if whole < SLOW_S:
+        return None
+    first = signs.moved(("batch/waited_s", "train/step_s", "batch/sampled_tokens"))
+    if waits > IDLE * whole:
+        return Finding(
+            "generation starves training",
+            f"the trainer waits {waits:.0f} of {whole:.0f} seconds a step for episodes",
+            "start more servers (engine.servers of SGLang), raise rollout.max_inflight or rollout.max_staleness, or look for slow "
+            "tools (areal-sdk inspect RUN --live)",
+            signs.steps[0]["step"],
+            first=first,
+            costs_time=True,
+        )
+    running = signs.mean("batch/running")
+    if steps > IDLE * whole and running == 0.0:
+        return Finding(
+            "training starves generation",
+            f"a step computes for {steps:.0f} of {whole:.0f} seconds, and no episode runs when it takes its batch",
+            "give training more devices (trainer.ranks), or raise rollout.max_staleness so that agents go on meanwhile",
+            signs.steps[0]["step"],
+            first=first,
+            costs_time=True,
+        )
+    return None
+
+
+def _lacks(signs: Signs, need: Need) -> RunVerdict | None:
+    """The verdict on one need; None for a run that learnt, which lacks nothing."""
+    if not signs.steps or signs.is_healthy:
+        return None
+    return RULES[need](signs.steps, signs.settings, signs.course, BOUNDS)
+
+
+def _told(
+    signs: Signs,
+    need: Need,
+    fault: str,
+    verdict: RunVerdict,
+    at: int,
+    *,
+    warns_early: bool = True,
+) -> Finding:
+    first = signs.moved(MOVES[need])
+    return Finding(fault, verdict.figures, verdict.cure, at, (), first, warns_early)

@@ -1,0 +1,109 @@
+"""`areal-sdk why`: the faults of a run, the likely cause first.
+
+    signs of the run -> each rule -> what was there first -> the order of the data's path
+
+A cause is there before its effects, so findings are ranked by the step from which they hold. Findings that began together
+are ranked by the path of the data: what the model says, what it is given for it, what a step makes of it. What costs time
+alone comes last.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from areal_sdk.records.diagnosis.course import LEAST
+from areal_sdk.records.diagnosis.finding import Finding
+from areal_sdk.records.diagnosis.rules import episodes, rewards, steps
+from areal_sdk.records.diagnosis.signs import Signs
+from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
+from areal_sdk.telemetry import RunDir
+
+RULES: Sequence[Callable[[Signs], Finding | None]] = (
+    episodes.garbled,
+    episodes.never_stops,
+    episodes.unparsed_calls,
+    episodes.forks,
+    episodes.errors,
+    steps.unjudged,
+    rewards.noisy,
+    steps.disagree,
+    steps.room,
+    steps.signal,
+    steps.gradient,
+    steps.rate,
+    steps.entropy,
+    steps.freshness,
+    rewards.hacked,
+    steps.fall,
+    steps.balance,
+)
+"""All rules, in the order of the data's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer of `areal-sdk why`."""
+
+    findings: tuple[Finding, ...]
+    """The likely cause first; empty if the run has no fault."""
+    course: str
+    """The course of the run in one line."""
+    failed: str = ""
+    """The error that ended the run; empty if none did."""
+    num_unreadable: int = 0
+    """Number of episodes that could not be read, so that the rules did not see them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def why(run_dir: RunDir) -> Diagnosis:
+    """The faults of the run in `run_dir` as it is now."""
+    if run_dir.read_config().get("finetune", {}).get("objective"):
+        return _of_losses(run_dir)
+    signs = Signs.of(run_dir)
+    return Diagnosis(diagnose(signs), _course(signs), _failure(run_dir), signs.num_unreadable)
+
+
+def diagnose(signs: Signs) -> tuple[Finding, ...]:
+    """The findings on `signs`, the likely cause first."""
+    found = [finding for rule in RULES if (finding := rule(signs)) is not None]
+    ranked = sorted(found, key=lambda one: (one.costs_time, one.since))
+    return tuple(map(_without_later_move, ranked))
+
+
+def _without_later_move(finding: Finding) -> Finding:
+    """The finding, without a metric that moved only after the fault was there."""
+    is_later = finding.first is not None and finding.first.step >= finding.since + LEAST
+    return replace(finding, first=None) if is_later else finding
+
+
+def _course(signs: Signs) -> str:
+    """The course in one line. A course without a gain and without a fault is flat."""
+    if not signs.course.values:
+        return "no step has trained anything yet"
+    verdict = verdict_of(signs.steps, signs.settings)
+    is_flat = verdict is not None and verdict.missing is Need.REWARD
+    if verdict is None or verdict.missing is not None:
+        return f"flat: {signs.course.told()}" if is_flat else signs.course.told()
+    return str(verdict)
+
+
+def _failure(run_dir: RunDir) -> str:
+    """The error that ended the run, unless it went on after that."""
+    history = run_dir.read_history()
+    last = history[-1] if history else {}
+    return str(last.get("error", "")) if last.get("kind") == "failed" else ""
+
+
+def _of_losses(run_dir: RunDir) -> Diagnosis:
+    """The answer about a run that learns from data: its verdict is the only rule."""
+    taken, settings = run_dir.read_steps(), run_dir.read_config()
+    verdict = verdict_of_losses(taken, run_dir.read_history(kind="held_out"), settings)
+    verdict = verdict or RunVerdict(None, "no step has trained anything yet")
+    failure = _failure(run_dir)
+    if verdict.missing is None:
+        return Diagnosis((), str(verdict), failure)
+    fault = "fall" if verdict.missing is Need.STAY else "rate too low"
+    finding = Finding(fault, verdict.figures, verdict.cure, 1, warns_early=False)
+    return Diagnosis((finding,), verdict.figures, failure)

@@ -1,0 +1,157 @@
+"""`areal-sdk why` names injected faults, is silent on healthy runs, and says what it saw."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from areal_sdk.cli.records.why import why as command
+from areal_sdk.records.diagnosis.signs import Signs
+from areal_sdk.records.diagnosis.why import diagnose, why
+from areal_sdk.telemetry import MetricsLog, RunDir
+
+from .faults import APART, FAULTS, FLAT, HEALTHY, SETTINGS, recorded, usual, write_run
+
+ONE_PROCESS: Mapping[str, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_name("one_process_runs.json").read_text()
+)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_an_injected_fault_is_named_first(tmp_path: Path, name: str) -> None:
+    fault, write = FAULTS[name]
+    await write(tmp_path / name)
+    found = why(RunDir.open(tmp_path / name)).findings
+    assert [one.fault for one in found][:1] == [fault], found
+
+
+@pytest.mark.parametrize("name", APART)
+async def test_a_fault_that_no_rule_was_made_with_is_named_first(tmp_path: Path, name: str) -> None:
+    fault, write = APART[name]
+    await write(tmp_path / name)
+    found = why(RunDir.open(tmp_path / name)).findings
+    assert [one.fault for one in found][:1] == [fault], found
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+async def test_a_healthy_run_has_no_fault(tmp_path: Path, name: str) -> None:
+    await HEALTHY[name](tmp_path / name)
+    diagnosis = why(RunDir.open(tmp_path / name))
+    assert diagnosis.findings == ()
+    assert diagnosis.course.startswith("flat: " if name == "a flat run" else "healthy: ")
+
+
+RUNS_OF_TASKS = {
+    f"{kind}: {name}": run for kind, runs in ONE_PROCESS.items() for name, run in runs.items()
+}
+"""56 recorded runs at right and wrong rates."""
+
+
+def became(run: Mapping[str, Any]) -> str:
+    """The fate of a run by a rule that knows its end: the last quarter against the best six steps before."""
+    rewards = run["steps"]["batch/reward"]
+    quarter = len(rewards) // 4
+    best = max(fmean(rewards[at : at + 6]) for at in range(len(rewards) - quarter - 5))
+    kept = fmean(rewards[-quarter:]) / best if best else 1.0
+    return "collapsed" if kept < 0.5 else "sound" if kept >= 0.75 else "wavering"
+
+
+def test_recorded_runs_that_collapsed_had_too_high_a_rate_and_sound_ones_no_fault() -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    for run in RUNS_OF_TASKS.values():
+        found = diagnose(Signs(recorded(run), run.get("settings", {})))
+        counts[became(run), found[0].fault if found else ""] += 1
+    assert counts == {
+        ("sound", ""): 32,
+        (
+            "sound",
+            "rate too high",
+        ): 3,  # at 5e-3 and 2e-2 without a bound: each jumped by 0.59 nats or more
+        ("wavering", ""): 2,
+        ("wavering", "rate too high"): 6,
+        ("collapsed", "rate too high"): 13,
+    }
+
+
+def output_of(path: Path, *more: str) -> str:
+    result = CliRunner().invoke(command, [str(path), *more], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+async def test_a_finding_is_told_with_its_evidence_what_moved_first_and_its_cure(
+    tmp_path: Path,
+) -> None:
+    await FAULTS["the reward pays for length"][1](tmp_path / "run")
+    lines = output_of(tmp_path / "run").splitlines()
+    assert lines[0] == (
+        "likely    reward hacked by length (told by the harm, not before it), since step 11"
+    )
+    assert lines[1].startswith("found     the reward 0.24 -> 0.90 in 60 steps, and success fell")
+    assert lines[2] == "first     batch/sampled_tokens, from 20.00 to 50.25 at step 11"
+    assert lines[3].startswith("cure      look at the best episodes")
+
+
+async def test_the_findings_are_there_as_json(tmp_path: Path) -> None:
+    await FAULTS["one answer is left"][1](tmp_path / "run")
+    found = json.loads(output_of(tmp_path / "run", "--json"))
+    (finding,) = found["findings"]
+    assert (finding["fault"], finding["since"]) == ("entropy collapse", 39)
+    assert finding["first"]["metric"] == "train/entropy"
+    assert found["course"].startswith("flat: ")
+
+
+async def test_a_cause_comes_before_its_effects(tmp_path: Path) -> None:
+    await APART["a jump, and loops after it"][1](tmp_path / "run")
+    faults = {one.fault: one.since for one in why(RunDir.open(tmp_path / "run")).findings}
+    assert next(iter(faults)) == "rate too high"
+    assert faults["garbled output"] > faults["rate too high"]
+    assert [*faults.values()] == sorted(faults.values())
+
+
+async def test_a_run_that_an_error_ended_is_told_with_the_error(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", recorded(FLAT)[:3], await usual())
+    metrics = MetricsLog(tmp_path / "run" / "metrics.jsonl")
+    metrics.log("failed", {"error": "EngineError: out of memory"})
+    metrics.close()
+    first, second = output_of(tmp_path / "run").splitlines()
+    assert first == "ended by  EngineError: out of memory"
+    assert second.startswith("no fault found; ")
+
+
+async def test_episodes_that_are_gone_are_counted_and_not_judged(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", recorded(FLAT)[:3], await usual())
+    (records,) = (tmp_path / "run" / "episodes").glob("*.episodes")
+    records.write_bytes(b"")
+    assert "12 episodes of the sample cannot be read" in output_of(tmp_path / "run")
+
+
+def test_a_run_without_a_step_has_no_fault(tmp_path: Path) -> None:
+    RunDir.create(tmp_path, "run").write_config(SETTINGS)
+    assert output_of(tmp_path / "run") == "no fault found; no step has trained anything yet\n"
+
+
+@pytest.mark.parametrize(("losses", "fault"), [([1.0, 0.5, 0.9], ["fall"]), ([1.0, 0.7, 0.4], [])])
+def test_a_run_that_learns_from_data_is_judged_by_its_losses(
+    tmp_path: Path, losses: list[float], fault: list[str]
+) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config({"model": "tiny", "finetune": {"objective": "sft"}})
+    metrics = MetricsLog(run.metrics)
+    for step, loss in enumerate(losses, start=1):
+        metrics.log("step", {"step": step, "train/loss": loss})
+        metrics.log("held_out", {"step": step, "loss": loss})
+    metrics.close()
+    assert [one.fault for one in why(run).findings] == fault
+
+
+def test_every_injected_fault_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "why.md").read_text(encoding="utf-8")
+    for name, (fault, _) in {**FAULTS, **APART}.items():
+        assert f"| {name}" in page
+        assert f"`{fault.partition(', reward')[0]}`" in page
