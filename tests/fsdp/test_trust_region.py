@@ -241,12 +241,24 @@ def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None
 
 def test_calm_steps_of_a_nearly_solved_run_leave_the_rate_as_it_is() -> None:
     region = UpdateLimit(0.3, is_followed=True)
+    region.follow([FULL], spread=1.0, schedule=1.0, is_warm=True)
     for spread in (0.25, 0.5, 0.25, 0.25, 0.5, 0.25):
         region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
     assert region.factor == 1.0, "one group of four that differs says little of a full batch"
     region.follow([FULL], spread=0.25, schedule=1.0, is_warm=True)
     region.follow([CALM], spread=0.5, schedule=1.0, is_warm=True)
     assert (region.factor, region.num_calm) == (1.0, 1), "a full update counts, whoever differs"
+
+
+@pytest.mark.parametrize("spread", [0.25, 0.4, 0.49])
+def test_the_rate_rises_for_a_task_that_few_groups_ever_solve(spread: float) -> None:
+    region = UpdateLimit(0.3, is_followed=True)
+    for _ in range(REMEMBERED):
+        region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
+    assert region.factor == FACTOR
+    again = UpdateLimit(0.3, is_followed=True)
+    again.state = region.state
+    assert again.widest == spread, "a resume goes on with the spread that was seen"
 
 
 def test_under_a_schedule_a_step_is_calm_by_the_square_of_what_the_schedule_left() -> None:

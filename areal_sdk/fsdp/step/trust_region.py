@@ -27,8 +27,10 @@ tokens that moved."""
 LARGEST_RISE = 1e3
 """Maximum of the rate as a multiple of the first rate, so that updates that cannot move the policy do not raise it
 for ever."""
-ENOUGH_SPREAD = 0.5
-"""Share of the groups whose rewards must differ in a calm step that counts. In a nearly solved run few groups bring a
+ENOUGH_SPREAD = 0.25
+"""Share of the groups whose rewards must differ in a calm step that counts: few groups bring more noise than gradient."""
+OF_WIDEST = 0.5
+"""Share of the widest spread so far that a calm step must have to count. In a nearly solved run few groups bring a
 gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""
 TRIES = 6
 """Scales that are tried before an update is taken back as a whole."""
@@ -78,6 +80,8 @@ class UpdateLimit:
     `rate_factor`."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
+    widest: float = 0.0
+    """Largest share of differing groups in a step so far."""
     tightness: float = 1.0
     """Divisor of the bound, which the guard doubles when weights are put back."""
     noise: float | None = None
@@ -90,6 +94,7 @@ class UpdateLimit:
         return {
             "factor": self.factor,
             "num_calm": self.num_calm,
+            "widest": self.widest,
             "tightness": self.tightness,
             "noise": self.noise,
         }
@@ -98,6 +103,7 @@ class UpdateLimit:
     def state(self, saved: Mapping[str, Any]) -> None:
         self.factor = saved.get("factor", 1.0)
         self.num_calm = saved.get("num_calm", 0)
+        self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
         self.noise = saved.get("noise")
 
@@ -175,6 +181,7 @@ class UpdateLimit:
         """
         if not (self._is_leading and moves):
             return
+        self.widest = max(self.widest, spread)
         if any(moved.share < 1.0 for moved in moves):
             self.num_calm = 0  # little is left to measure of an update that was taken back
             self.factor /= FACTOR
@@ -182,7 +189,7 @@ class UpdateLimit:
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
         if not (is_calm and is_warm):
             self.num_calm = 0
-        elif spread >= ENOUGH_SPREAD:
+        elif spread >= max(ENOUGH_SPREAD, OF_WIDEST * self.widest):
             self.num_calm += 1
             if self.num_calm >= REMEMBERED:
                 self.factor = min(self.factor * FACTOR, LARGEST_RISE)
