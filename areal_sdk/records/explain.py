@@ -93,6 +93,8 @@ class Receipt:
     advantage: float | None
     term: Term | None
     """None if the token has no term in the loss."""
+    update_share: float | None
+    """Share of its minibatch's update that the trust region left; None without a term."""
     why_not: str
     """The reason why the token taught nothing; empty if it did."""
 
@@ -104,8 +106,9 @@ def explain(run_dir: RunDir, episode_id: str, token: int, *, turn: int | None = 
     tokens = None
     if record.step is not None and (of_step := run_dir.read_tokens(record.step)) is not None:
         tokens = episode_tokens(record.episode, of_step, step=record.step)
+    taken_back = "" if record.step is None else _taken_back(run_dir, record.step)
     preset = str(run_dir.read_config().get("algorithm", {}).get("name", "grpo"))
-    return _receipt(record, tokens, at, place, preset=preset)
+    return _receipt(record, tokens, at, place, preset=preset, taken_back=taken_back)
 
 
 def _place(episode: Episode, token: int, turn: int | None) -> tuple[int, int]:
@@ -126,8 +129,25 @@ def _place(episode: Episode, token: int, turn: int | None) -> tuple[int, int]:
     raise ConfigError(f"token {token}: {where} sampled {count} tokens, counted from 0")
 
 
+def _taken_back(run_dir: RunDir, step: int) -> str:
+    """The words for the fate of a step that the guard took back later; empty if the step stays."""
+    for event in run_dir.read_steps():
+        number, back = event["step"], event.get("train/rolled_back_to")
+        if back is not None and back < step < number:
+            return (
+                f"the guard took its step back: step {number} put the weights of step {back:g} back"
+            )
+    return ""
+
+
 def _receipt(
-    record: EpisodeRecord, tokens: EpisodeTokens | None, at: int, place: int, *, preset: str
+    record: EpisodeRecord,
+    tokens: EpisodeTokens | None,
+    at: int,
+    place: int,
+    *,
+    preset: str,
+    taken_back: str,
 ) -> Receipt:
     episode = record.episode
     turn = episode.turns[at]
@@ -154,7 +174,8 @@ def _receipt(
         siblings=None if tokens is None else Siblings(episode.group, tokens.siblings),
         advantage=advantage,
         term=term,
-        why_not=_why_not(record, tokens, turn, flags),
+        update_share=None if tokens is None or term is None else tokens.update_share,
+        why_not=_why_not(record, tokens, turn, flags, taken_back=taken_back),
     )
 
 
@@ -201,10 +222,15 @@ def _bound(flags: TokenFlag) -> str:
 
 
 def _why_not(
-    record: EpisodeRecord, tokens: EpisodeTokens | None, turn: Turn, flags: TokenFlag
+    record: EpisodeRecord,
+    tokens: EpisodeTokens | None,
+    turn: Turn,
+    flags: TokenFlag,
+    *,
+    taken_back: str,
 ) -> str:
     if flags & TokenFlag.TERM:
-        return _why_weightless(tokens, flags)
+        return _why_weightless(tokens, flags) or taken_back
     if flags:
         return "its advantage is 0: it counts in the divisor, and has no term in the loss"
     if turn.excluded is not None:
@@ -233,4 +259,6 @@ def _why_weightless(tokens: EpisodeTokens | None, flags: TokenFlag) -> str:
         return "the look at the whole minibatch has removed it: it is among the farthest from the sampler"
     if flags & TokenFlag.MASKED:
         return "its importance weight is beyond the maximum, so it weighs nothing"
+    if tokens.update_share == 0.0:
+        return "its update was taken back as a whole: no part of it was within trainer.trust_region"
     return ""

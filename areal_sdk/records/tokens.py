@@ -61,6 +61,8 @@ class EpisodeTokens:
     """The divisor of the sum of all terms of the minibatch; None if it had no term."""
     is_applied: bool
     """Whether the update with these terms was made."""
+    update_share: float = 1.0
+    """Share of this update that the trust region left."""
 
 
 def tokens_of(run_dir: RunDir, episode_id: str) -> EpisodeTokens | None:
@@ -89,6 +91,7 @@ def episode_tokens(episode: Episode, tokens: StepTokens, *, step: int) -> Episod
         weight=first.weight,
         divisor=None if minibatch is None else minibatch.divisor,
         is_applied=minibatch is not None and minibatch.is_applied,
+        update_share=1.0 if minibatch is None else minibatch.share,
     )
 
 

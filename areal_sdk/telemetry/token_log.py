@@ -98,6 +98,9 @@ class CountedMinibatch:
     """The divisor of the sum of its weighted terms."""
     is_applied: bool
     """Whether the update was made. Else its gradient was not finite."""
+    share: float = 1.0
+    """Share of the update that the trust region left: 0 if the update was taken back as a whole, 1 if it was not
+    measured, as in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.config import RunSection
 from areal_sdk.fsdp.group_wire import decode_tokens, encode_tokens
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.fsdp.step import RankTrainer, trust_region
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.rollout.trajectory import mask_older
 from areal_sdk.telemetry.token_log import StepTokens, TokenFlag
@@ -43,6 +43,17 @@ def recorded(trainer: RankTrainer, groups: Sequence[TrajectoryGroup]) -> StepTok
     trainer.step(groups, version=1)
     assert trainer.tokens is not None
     return trainer.tokens
+
+
+def assert_same_parts(found: StepTokens, expected: StepTokens) -> None:
+    """The same groups, sequences and minibatches. The share of an update is measured, so it is rounded."""
+    parts, expected_parts = found.about(), expected.about()
+    shares, expected_shares = (
+        [minibatch.pop("share") for minibatch in about["minibatches"]]
+        for about in (parts, expected_parts)
+    )
+    assert parts == expected_parts
+    assert shares == pytest.approx(expected_shares, rel=1e-3)
 
 
 def counted(groups: Sequence[TrajectoryGroup], name: str) -> np.ndarray:
@@ -90,7 +101,7 @@ def test_every_value_stands_at_its_own_token(spec: TrainerSpec) -> None:
     whole = recorded(RankTrainer(spec), groups)
     cut = changed(spec, tokens_per_microbatch=40, share_prompts=False)
     again = recorded(RankTrainer(cut), groups)
-    assert whole.about() == again.about()
+    assert_same_parts(again, whole)
     for name, column in whole.columns.items():
         assert again.columns[name] == pytest.approx(column, rel=1e-4, abs=1e-5, nan_ok=True), name
     assert whole.columns["advantage"].shape == counted(groups, "tokens").shape
@@ -160,6 +171,22 @@ def test_an_update_that_was_left_out_is_marked(spec: TrainerSpec) -> None:
     assert np.isnan(tokens.columns["loss"]).all()
 
 
+def test_the_part_of_an_update_that_is_left_is_recorded(
+    spec: TrainerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = changed(spec, learning_rate=1e-1, trust_region=1e-3)
+    trainer = RankTrainer(far)
+    metrics = trainer.step(make_groups(1), version=1)
+    assert trainer.tokens is not None
+    [held] = trainer.tokens.minibatches
+    assert held.share == metrics["update_share"] < 1.0
+    monkeypatch.setattr(trust_region, "TRIES", 0)
+    [taken_back] = recorded(RankTrainer(far), make_groups(1)).minibatches
+    assert (taken_back.is_applied, taken_back.share) == (True, 0.0)
+    free = RankTrainer(changed(spec, learning_rate=1e-1, trust_region=0.0))
+    assert [m.share for m in recorded(free, make_groups(1)).minibatches] == [1.0]
+
+
 def test_the_later_minibatch_has_a_centre_of_its_own(spec: TrainerSpec) -> None:
     trainer = RankTrainer(changed(spec, num_minibatches=2, learning_rate=1e-2, trust_region=0.0))
     tokens = recorded(trainer, two_ages())
@@ -211,8 +238,7 @@ async def test_several_ranks_record_what_one_rank_does(
     finally:
         await client.aclose()
     assert together is not None
-    assert together.sequences == alone.sequences
-    assert together.minibatches == alone.minibatches
+    assert_same_parts(together, alone)
     for name, column in alone.columns.items():
         assert together.columns[name] == pytest.approx(column, rel=2e-3, abs=1e-4, nan_ok=True), (
             name

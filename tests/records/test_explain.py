@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from areal_sdk.cli.records.explain import explain as command
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.explain import Receipt, explain
 from areal_sdk.telemetry import DropReason, EpisodeWriter, RunDir
+from areal_sdk.telemetry.metrics import MetricsLog
 from areal_sdk.telemetry.token_log import (
     CountedGroup,
     CountedMinibatch,
@@ -38,6 +40,7 @@ def recorded(
     flags: Sequence[int] = (COUNTED | TERM,) * 5,
     runs: tuple[tuple[int, int, int], ...] = ((0, 2, 3), (1, 6, 2)),
     is_applied: bool = True,
+    share: float = 1.0,
     **columns: Sequence[float],
 ) -> RunDir:
     """A run whose step 5 counted these tokens of the episode, and a sibling without any."""
@@ -52,7 +55,7 @@ def recorded(
     given = {**dict.fromkeys(names, zeros), **columns}
     tokens = StepTokens(
         version=4,
-        minibatches=(CountedMinibatch(8.0, is_applied),),
+        minibatches=(CountedMinibatch(8.0, is_applied, share),),
         groups=(CountedGroup("g", "t", 0),),
         sequences=(
             CountedSequence(episode.id, 0, 0.5, 0.25, runs),
@@ -140,6 +143,7 @@ def test_a_token_that_is_held_back_says_how(tmp_path: Path) -> None:
         ({"flags": (COUNTED,) * 5}, "its advantage is 0"),
         ({"flags": (COUNTED | TERM | TokenFlag.SCREENED,) * 5}, "has removed it"),
         ({"is_applied": False}, "its gradient was not finite"),
+        ({"share": 0.0}, "its update was taken back as a whole"),
         ({"flags": (COUNTED | TERM,) * 2, "runs": ((1, 6, 2),)}, "too old when the batch was cut"),
         (
             {"flags": (), "runs": (), "episode": replace(EPISODE, truncated=True)},
@@ -170,6 +174,25 @@ def test_a_token_of_an_episode_that_no_step_trained_says_why(tmp_path: Path) -> 
     ]
     assert all(receipt.term is None and receipt.step is None for receipt in told)
     assert all(receipt.logprob == -1.0 for receipt in told), "who sampled it is known all the same"
+
+
+def test_a_step_that_the_guard_took_back_taught_nothing(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    with closing(MetricsLog(run.metrics)) as log:
+        log.log("step", {"step": 6})
+        log.log("step", {"step": 7, "train/rolled_back_to": 5.0})
+    assert explain(run, "g.0", 0).why_not == "", "the weights of its own step came back"
+    with closing(MetricsLog(run.metrics)) as log:
+        log.log("step", {"step": 8, "train/rolled_back_to": 4.0})
+    why = "the guard took its step back: step 8 put the weights of step 4 back"
+    assert explain(run, "g.0", 0).why_not == why
+
+
+def test_the_part_of_an_update_that_was_left_is_told(tmp_path: Path) -> None:
+    run = recorded(tmp_path, share=0.1)
+    shown = CliRunner().invoke(command, [str(run.path), "g.0", "--token", "0"])
+    assert shown.output.splitlines()[-1] == "trained    yes: 0.10 of the update was left"
+    assert explain(run, "g.0", 0).update_share == 0.1
 
 
 def test_a_record_that_is_gone_is_not_called_untrained(tmp_path: Path) -> None:

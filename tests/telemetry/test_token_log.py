@@ -108,6 +108,13 @@ def test_an_empty_step_is_a_step(tmp_path: Path) -> None:
     assert (found.num_tokens, found.spans("g.0"), found.sequences) == (0, [], ())
 
 
+def test_a_record_of_an_earlier_version_has_whole_updates() -> None:
+    about = step_tokens().about()
+    for minibatch in about["minibatches"]:
+        del minibatch["share"]
+    assert [m.share for m in StepTokens.of(about, {}).minibatches] == [1.0]
+
+
 def test_the_oldest_steps_go_when_their_room_is_used_up(tmp_path: Path) -> None:
     TokenWriter(tmp_path).write(1, step_tokens())
     size = file_of(tmp_path, 1).stat().st_size

@@ -72,7 +72,9 @@ def _lines(receipt: "Receipt", text: str) -> Iterator[tuple[str, str]]:
         yield "advantage", f"{receipt.advantage:.6g} by {receipt.preset}"
     if receipt.term is not None:
         yield from _term_lines(receipt.term)
-    yield "trained", f"no: {receipt.why_not}" if receipt.why_not else "yes"
+    share = receipt.update_share
+    yes = "yes" if share in (None, 1.0) else f"yes: {share:#.2g} of the update was left"
+    yield "trained", f"no: {receipt.why_not}" if receipt.why_not else yes
 
 
 def _term_lines(term: "Term") -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import global_grad_norm
-from areal_sdk.fsdp.step.trust_region import Update
+from areal_sdk.fsdp.step.trust_region import Moved, Update
 
 
 def make_optimizer(model: nn.Module, settings: TrainerSection) -> torch.optim.AdamW:
@@ -56,6 +56,18 @@ class Applied:
     """Norm of the gradient before clipping."""
     update: Update | None
     """None: nothing was updated."""
+    moved: Moved | None = None
+    """The effect on the policy; None if it was not measured."""
+
+    @property
+    def share(self) -> float:
+        """Share of the update that the trust region left; 1 if the update was not measured."""
+        return 1.0 if self.moved is None else self.moved.share
+
+
+def moves_of(updates: Sequence[Applied]) -> list[Moved]:
+    """The effects of the updates that were measured."""
+    return [update.moved for update in updates if update.moved is not None]
 
 
 def apply_gradients(

@@ -39,6 +39,7 @@ from areal_sdk.fsdp.step.optimizer import (
     Applied,
     apply_gradients,
     make_optimizer,
+    moves_of,
     scheduled,
     warmed_up,
     worst,
@@ -48,7 +49,7 @@ from areal_sdk.fsdp.step.probe import Movement, Probe
 from areal_sdk.fsdp.step.recording import StepRecord
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
-from areal_sdk.fsdp.step.trust_region import Moved, UpdateLimit, summary
+from areal_sdk.fsdp.step.trust_region import UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry.token_log import StepTokens
 from areal_sdk.trainer import Demonstration
@@ -133,26 +134,27 @@ class RankTrainer:
             "share_without_advantage": 1.0 - plan.num_with_advantage / counted if counted else 0.0,
         }
         self.enter("policy")
-        grad_norms: list[float] = []
+        updates: list[Applied] = []
         if plan.minibatches:
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(plan.minibatches)
             rate = self._scheduled()
             is_warm = self.num_steps >= self.settings.warmup_steps
-            updated, moves, grad_norms = self._update(
+            updated, updates = self._update(
                 minibatches,
                 self._policy_loss,
                 meter,
                 learning_rate=self.settings.first_learning_rate * self.region.rate_factor * rate,
             )
             metrics |= updated
+            moves = moves_of(updates)
             self.region.follow(moves, spread=metrics["spread"], schedule=rate, is_warm=is_warm)
             if self.critic is not None:
                 of_critic = self.critic.update(minibatches, meter, rate=rate)
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
                 metrics |= {**of_critic, "num_skipped_updates": skipped}
         if self._record is not None:
-            self.tokens = self._record.gathered(plan.minibatches, grad_norms)
+            self.tokens = self._record.gathered(plan.minibatches, updates)
             self._record = None
         self.num_steps += 1
         if self.critic is not None:
@@ -180,7 +182,7 @@ class RankTrainer:
         if count:
             learning_rate *= self._scheduled() if self.spec.fine_tunes else 1.0
             with dropout(self.policy):
-                updated, *_ = self._update(
+                updated, _ = self._update(
                     [minibatch],
                     lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
                         logprobs_T, batch.advantages_T, batch.mask_T
@@ -292,11 +294,10 @@ class RankTrainer:
         meter: Meter,
         *,
         learning_rate: float,
-    ) -> tuple[dict[str, float], list[Moved], list[float]]:
-        """One optimiser update for each minibatch that has a gradient; how far each moved the policy, and its gradient's norm."""
+    ) -> tuple[dict[str, float], list[Applied]]:
+        """One optimiser update for each minibatch that has a gradient: the metrics of all, and each update."""
         loss_sum = 0.0
-        grad_norms: list[float] = []
-        moves: list[Moved] = []
+        updates: list[Applied] = []
         num_updates = self.num_updates
         learning_rate *= warmed_up(self.settings, step=self.num_steps)
         entropy_gradient = self.needs.entropy and self.phase == "policy"
@@ -317,10 +318,8 @@ class RankTrainer:
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
                 loss_sum += weighted.item() / minibatch.divisor
-            applied, moved = self._move(planned.probe, meter, learning_rate=learning_rate)
-            grad_norms.append(applied.grad_norm)
-            if moved is not None:
-                moves.append(moved)
+            updates.append(self._move(planned.probe, meter, learning_rate=learning_rate))
+        grad_norms = [update.grad_norm for update in updates]
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         metrics = {
             "loss": self.ranks.rows.sum({"loss": loss_sum / len(minibatches)})["loss"],
@@ -329,9 +328,9 @@ class RankTrainer:
             "num_updates": float(self.num_updates - num_updates),
             "num_skipped_updates": float(sum(not math.isfinite(norm) for norm in grad_norms)),
             **meter.reduce(self.ranks.rows, num_terms=num_terms),
-            **summary(moves),
+            **summary(moves_of(updates)),
         }
-        return metrics, moves, grad_norms
+        return metrics, updates
 
     def _policy_loss(
         self,
@@ -360,10 +359,8 @@ class RankTrainer:
             logprobs_T: Tensor = (model or self.policy)(batch)[0]
         return logprobs_T
 
-    def _move(
-        self, probe: Probe | None, meter: Meter, *, learning_rate: float
-    ) -> tuple[Applied, Moved | None]:
-        """One update of the policy, held within the trust region, and how far it moved the policy."""
+    def _move(self, probe: Probe | None, meter: Meter, *, learning_rate: float) -> Applied:
+        """One update of the policy, held within the trust region."""
         with frozen_ends_kept_whole(self.policy):
             with meter.phase("trust_region"):
                 movement = (
@@ -372,10 +369,11 @@ class RankTrainer:
             with meter.phase("optimizer"):
                 applied = self._apply_gradients(learning_rate)
             if applied.update is None or movement is None:
-                return applied, None
+                return applied
             with meter.phase("trust_region"):
                 bound = self.region.bound(movement.probe.tokens_per_episode)
-                return applied, self.region.hold(applied.update, movement, bound=bound)
+                moved = self.region.hold(applied.update, movement, bound=bound)
+                return replace(applied, moved=moved)
 
     def _apply_gradients(self, learning_rate: float) -> Applied:
         applied = apply_gradients(

@@ -14,6 +14,7 @@ from areal_sdk.algorithms.advantages import PerToken
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Loss, PolicyTerms
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.step.optimizer import Applied
 from areal_sdk.fsdp.step.planning import Minibatch
 from areal_sdk.telemetry.token_log import (
     GATHERED,
@@ -67,9 +68,9 @@ class StepRecord:
             self._values_CK[places_T] = rows_TK[terms.mask_T]
 
     def gathered(
-        self, minibatches: Sequence[Minibatch], grad_norms: Sequence[float]
+        self, minibatches: Sequence[Minibatch], updates: Sequence[Applied]
     ) -> StepTokens | None:
-        """The record of all ranks, on rank 0; None on the others. A collective."""
+        """The record of all ranks, on rank 0; None on the others. A collective. Each minibatch has its update."""
         values_CK = self._ranks.sum_tensor(self._values_CK)
         if self._ranks.rank:
             return None
@@ -78,8 +79,8 @@ class StepRecord:
         return StepTokens(
             version=self._version,
             minibatches=tuple(
-                CountedMinibatch(m.divisor, math.isfinite(norm))
-                for m, norm in zip(minibatches, grad_norms, strict=True)
+                CountedMinibatch(m.divisor, math.isfinite(update.grad_norm), update.share)
+                for m, update in zip(minibatches, updates, strict=True)
             ),
             groups=tuple(
                 CountedGroup(group.id, group.task_id, minibatch_of.get(i))

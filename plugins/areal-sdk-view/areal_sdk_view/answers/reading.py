@@ -97,6 +97,7 @@ def _step(seen: EpisodeTokens) -> JSON:
         "weight": seen.weight,
         "divisor": seen.divisor,
         "is_applied": seen.is_applied,
+        "update_share": seen.update_share,
     }
 
 
