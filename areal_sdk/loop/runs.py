@@ -365,6 +365,8 @@ def _waits_on_signal() -> AbstractContextManager[None]:
 def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
     if latest_checkpoint(run_dir.checkpoints) is not None:
         error.add_note(f"go on with: {run_dir.how_to_resume()}")
+    if run_dir.has_begun():
+        error.add_note(f"look for faults: areal-sdk why {shlex.quote(str(run_dir.path))}")
     return error
 
 

@@ -62,6 +62,7 @@ def ends_in_one_line_and_goes_on(
     assert told in errors[0]
     assert "free some" in errors[0]
     assert f"go on with: areal-sdk train --resume {tmp_path / 'run'}" in output
+    assert f"look for faults: areal-sdk why {tmp_path / 'run'}" in output
     assert "Traceback" not in output
 
     saved = max(int(path.name[5:]) for path in run_dir(tmp_path).checkpoints.glob("step-*"))

@@ -395,4 +395,5 @@ def test_verdict_and_notices_are_shown_by_every_view_of_a_run(
     assert f'<p class="problem">{line}</p>' in page
     assert "<td>step 1</td><td>note: &lt;b&gt;slow&lt;/b&gt;</td>" in page
     print_summary(RunSummary(str(run.path), 24, 24, 1.0, "steps", elapsed_s=2.0))
-    assert f"{told}\nverdict: {line}\n" in capsys.readouterr().out
+    end = f"{told}\nverdict: {line}\nlook for faults: areal-sdk why {run.path}\n"
+    assert end in capsys.readouterr().out

@@ -54,6 +54,8 @@ def print_summary(summary: "RunSummary") -> None:
         click.echo(line)
     if verdict := verdict_of_run(run_dir):
         click.echo(f"verdict: {verdict}")
+        if verdict.missing is not None:
+            click.echo(f"look for faults: areal-sdk why {shlex.quote(summary.run_dir)}")
     if summary.ended == "interrupted":
         click.echo(summary.lost)
         click.echo(f"go on with: {run_dir.how_to_resume()}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.records.diagnosis.finding import Finding
+    from areal_sdk.records.diagnosis.rules import Finding
     from areal_sdk.records.diagnosis.why import Diagnosis
 
 WIDTH = 10

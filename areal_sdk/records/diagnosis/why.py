@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from areal_sdk.records.diagnosis.course import LEAST
-from areal_sdk.records.diagnosis.finding import Finding
-from areal_sdk.records.diagnosis.rules import episodes, rewards, steps
+from areal_sdk.records.diagnosis.rules import Finding, episodes, rewards, steps
 from areal_sdk.records.diagnosis.signs import Signs
 from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
 from areal_sdk.telemetry import RunDir

@@ -1,1 +1,39 @@
-"""The rules of `areal-sdk why`, by what they look at. A rule is a pure function of `Signs`."""
+"""The rules of `areal-sdk why`, by what they look at. A rule is a pure function from `Signs` to a `Finding`, or None."""
+
+from dataclasses import dataclass
+
+from areal_sdk.records.diagnosis.signs import Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault that a rule found."""
+
+    fault: str
+    """The name of the fault: one of a closed set, which docs/why.md lists."""
+    found: str
+    """The fault in one sentence, with its main figures."""
+    cure: str
+    """The setting to change, or what to look at."""
+    since: int
+    """The step from which it holds."""
+    evidence: tuple[str, ...] = ()
+    """Further figures, each with its step or its episode."""
+    first: Moved | None = None
+    """The metric that moved first, of those that the fault moves; None if all are as they were at the start."""
+    warns_early: bool = True
+    """Whether the rule can speak before the harm is done. Else it audits a run that already has the fault."""
+    costs_time: bool = False
+    """Whether the fault costs time alone: the run learns as well, and later."""
+
+    def __str__(self) -> str:
+        return f"{self.fault}: {self.found}"
+
+
+def counted_of(part: int, whole: int) -> str:
+    """A part of a whole with its share.
+
+    >>> counted_of(3, 4)
+    '3 of 4 (75%)'
+    """
+    return f"{part} of {whole} ({part / whole:.0%})" if whole else "0 of 0"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
-from areal_sdk.records.diagnosis.finding import Finding, counted_of
+from areal_sdk.records.diagnosis.rules import Finding, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
 from areal_sdk.telemetry import DropReason, EpisodeSummary
 from areal_sdk.telemetry.tool_use import cold_start

@@ -8,7 +8,7 @@ import numpy as np
 
 from areal_sdk.records.diagnosis.course import GAIN, LOSS, LOSS_ERRORS, course_by, number
 from areal_sdk.records.diagnosis.cures import LONGER
-from areal_sdk.records.diagnosis.finding import Finding, counted_of
+from areal_sdk.records.diagnosis.rules import Finding, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, first_move, step_of
 from areal_sdk.telemetry import EpisodeSummary
 from areal_sdk.telemetry.episode_log import TEXT_LENGTH

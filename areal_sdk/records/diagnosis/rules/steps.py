@@ -4,7 +4,7 @@ from statistics import fmean, median
 
 from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
 from areal_sdk.records.diagnosis.cures import CUT, SOLVED
-from areal_sdk.records.diagnosis.finding import Finding
+from areal_sdk.records.diagnosis.rules import Finding
 from areal_sdk.records.diagnosis.signs import Signs, since
 from areal_sdk.records.diagnosis.verdict import (
     BOUNDS,
