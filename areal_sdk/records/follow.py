@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.records.diagnosis.verdict import RunVerdict, verdict_of_run
+from areal_sdk.records.diagnosis.why import Diagnosis, why
 from areal_sdk.records.tokens import EpisodeTokens, episode_tokens
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_files import read_record, whole_bytes
@@ -103,3 +104,7 @@ class FollowedRun:
     def verdict(self) -> RunVerdict | None:
         """The verdict that `areal-sdk inspect` prints."""
         return verdict_of_run(self.run_dir)
+
+    def why(self) -> Diagnosis:
+        """The findings that `areal-sdk why` prints. Reads the whole index."""
+        return why(self.run_dir)

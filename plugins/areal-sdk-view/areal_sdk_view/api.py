@@ -45,6 +45,7 @@ OF_RUN: Mapping[str, Answer] = {
     "task": tasks.through_training,
     "failures": failures.group,
     "lanes": lanes.lanes,
+    "why": overview.why,
 }
 """The answers about one run: `/api/runs/NAME/WHAT`."""
 

@@ -50,7 +50,7 @@ def _answers(run: FollowedRun, name: str, num_episodes: int) -> Iterator[tuple[s
         asked = "&".join(f"{field}={value}" for field, value in query.items())
         return f"{key}?{asked}" if asked else key, api.OF_RUN[what](run, query)
 
-    for what in ("", "events", "failures", "lanes", "tasks"):
+    for what in ("", "events", "failures", "lanes", "tasks", "why"):
         yield answer(what)
     chosen = _chosen(run, num_episodes)
     kept = []

@@ -9,7 +9,7 @@ import aiohttp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from view_runs import ATTACK, GROUP, STEPS, write_step
+from view_runs import ATTACK, GROUP, STEPS, add_failures, write_step
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens
@@ -196,6 +196,15 @@ async def test_failures_are_grouped_by_what_they_say(client: aiohttp.ClientSessi
     groups = (await get(client, "runs/guess-1/failures"))["groups"]
     assert [(group["kind"], group["num"]) for group in groups][:1] == [("no success", 18)]
     assert ("error_agent", 1) in [(group["kind"], group["num"]) for group in groups]
+
+
+async def test_why_gives_the_findings_of_the_command(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    assert (await get(client, "runs/guess-1/why"))["findings"] == []
+    add_failures(runs / "guess-2")
+    (finding,) = (await get(client, "runs/guess-2/why"))["findings"]
+    assert (finding["fault"], finding["warns_early"]) == ("agent errors", True)
 
 
 async def test_lanes_put_agents_and_trainer_on_one_clock(client: aiohttp.ClientSession) -> None:

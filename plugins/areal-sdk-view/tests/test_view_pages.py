@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from view_browser import Page, find_browser, opened_browser
-from view_runs import STEPS, TOKEN, write_step
+from view_runs import STEPS, TOKEN, add_failures, write_step
 
 from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
@@ -31,6 +31,7 @@ VIEWS = {
     "#run/guess-1/failures": "no success",
     "#run/guess-1/lanes": "trainer waits for episodes",
     "#run/guess-1/settings": "algorithm.name",
+    "#run/guess-1/why": "No fault found",
     "#compare?run=guess-1&run=guess-2": "trainer.learning_rate",
 }
 """Places, and a text that each shows."""
@@ -70,6 +71,20 @@ async def test_every_view_shows_what_it_is_for_and_what_agents_said_stays_text(
         wide = await page.run("document.documentElement.scrollWidth <= innerWidth")
         assert wide, f"{place} is wider than the window"
     assert "token=" not in await page.run("location.href")
+    check(page, address)
+
+
+async def test_a_fault_is_shown_with_its_evidence_which_stays_text(
+    page: Page, address: str, runs: Path
+) -> None:
+    add_failures(runs / "guess-2")
+    await page.open(f"{address}/?token={TOKEN}#run/guess-2/why")
+    await page.until("document.body.dataset.ready === location.hash")
+    shown = await page.text()
+    assert "likely agent errors since step" in shown
+    assert "agent: ValueError <script>" in shown
+    assert "catch what the agent raises" in shown
+    assert await page.run("document.querySelectorAll('#main script, #main img').length") == 0
     check(page, address)
 
 

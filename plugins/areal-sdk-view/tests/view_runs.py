@@ -37,6 +37,15 @@ def write_run(root: Path, name: str = "guess-1") -> Path:
     return run.path
 
 
+def add_failures(path: Path, *, num: int = 30) -> None:
+    """Agents that raised what a hostile page said."""
+    run = RecordedRun(path)
+    for number in range(num):
+        failed = Outcome.failed(ErrorKind.AGENT, f"agent: ValueError {ATTACK}")
+        run.drop(Episode(f"raised-{number}", Task("t-9"), (), failed), "error_agent", version=STEPS)
+    run.close()
+
+
 def write_step(run: RecordedRun, step: int) -> None:
     rewards = [0.0, 0.25, 0.5, min(1.0, step / 5)]
     mean = sum(rewards) / GROUP

@@ -7,6 +7,11 @@ from typing import Any
 from areal_sdk.records import FollowedRun, overview_of
 
 
+def why(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """The faults of the run, the likely cause first."""
+    return run.why().to_json()
+
+
 def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     run_dir = run.run_dir
     overview = overview_of(run_dir.path)

@@ -11,9 +11,10 @@ import { go, href } from "../parts/route.js";
 import { settings } from "./settings.js";
 import { siblings } from "./siblings.js";
 import { task, tasks } from "./tasks.js";
+import { why } from "./why.js";
 import { ago, count, moment, number } from "../parts/words.js";
 
-const TABS = { curves, episodes, tasks, failures, lanes, settings };
+const TABS = { curves, episodes, tasks, failures, lanes, settings, why };
 const PLACES = { ...TABS, episode, group: siblings, task };
 const TAB_OF = { episode: "episodes", group: "episodes", task: "tasks" };
 
