@@ -25,7 +25,8 @@ from areal_sdk.finetune.recorded_episodes import (
 from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.loop.plan.rows import Pair
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode
+from areal_sdk.telemetry.episode_index import EpisodeSummary
+from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.types import Episode
 

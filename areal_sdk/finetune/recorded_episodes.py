@@ -14,7 +14,8 @@ from areal_sdk.gateway.tokens.demonstrations import WEIGHT
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.rollout.trajectory import branches
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.episode_log import LEARNT, EpisodeSummary, read_episode
+from areal_sdk.telemetry.episode_index import EpisodeSummary
+from areal_sdk.telemetry.episode_log import LEARNT, read_episode
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Episode, Exclusion, FinishReason, Message, Tool, Turn
 

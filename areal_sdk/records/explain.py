@@ -240,7 +240,7 @@ def _why_not(
     if record.split not in LEARNT:
         return f"its episode is an evaluation ({record.split})"
     if record.dropped is not None:
-        return f"its episode was dropped: {record.dropped.value}"
+        return f"its episode was dropped: {record.dropped}"
     if record.step is None:
         return "no step has trained its episode: it waits, or its group was too old when a batch was cut"
     if tokens is None:

@@ -5,7 +5,7 @@ at a run of 100,000 episodes costs as much as its newest lines. Only a resume, w
 `run.keep_episodes`, which deletes the oldest files, make it read all of the index again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from areal_sdk.records.diagnosis.verdict import RunVerdict, verdict_of_run
 from areal_sdk.records.diagnosis.why import Diagnosis, why
 from areal_sdk.records.tokens import EpisodeTokens, episode_tokens
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
-from areal_sdk.telemetry.episode_files import read_record, whole_bytes
-from areal_sdk.telemetry.episode_log import list_episodes, read_appended, read_episode
+from areal_sdk.telemetry.episode_files import whole_bytes
+from areal_sdk.telemetry.episode_log import list_episodes, read_appended, read_episode, read_text
 from areal_sdk.telemetry.files import read_json_lines
-from areal_sdk.telemetry.metrics import add_event
+from areal_sdk.telemetry.metrics import add_event, is_event
 from areal_sdk.telemetry.token_log import StepTokens
 
 Event = dict[str, Any]
+Added = EpisodeSummary | tuple[str, dict[str, Any]]
+"""An episode, or the id of one and what became of it."""
 
 
 class FollowedRun:
@@ -39,42 +41,74 @@ class FollowedRun:
         """The place in `episodes` of the newest one of each id."""
         self._sizes: Mapping[str, int] = {}
         self._events_end = 0
+        self._num_unreadable = 0, 0
+        """Of the metrics, and of the index."""
         self._tokens: tuple[tuple[int, int], StepTokens | None] | None = None
         """The tokens of the step that was read last, for the siblings of its episodes. A resume may take the step
         again."""
 
+    @property
+    def num_unreadable(self) -> int:
+        """Number of lines that are left out, because they are damaged or of a newer version."""
+        return sum(self._num_unreadable)
+
     def refresh(self) -> None:
-        """Read what was appended to the metrics and to the index of the episodes."""
-        for end, event in read_json_lines(self.run_dir.metrics, offset=self._events_end):
-            add_event(self.events, event)
-            self.num_resumes += event["kind"] == "resume"
-            self._events_end = end
+        """Read what was appended to the metrics and to the index of the episodes.
+
+        Everything is read before anything counts, so a refresh that failed can be tried again.
+        """
+        lines = [*read_json_lines(self.run_dir.metrics, offset=self._events_end)]
         sizes = whole_bytes(self.run_dir.episodes)
-        is_new = not self._sizes or not self._sizes.keys() <= sizes.keys()
-        if is_new or not self._read_on(sizes):
-            self.episodes = [*list_episodes(self.run_dir.episodes, until=sizes)][::-1]
+        unreadable: list[Any] = []
+        added = self._appended(sizes, unreadable)
+        events, of_index = self._num_unreadable
+        if added is not None:
+            self._add(added)
+        else:
+            self.episodes, of_index = self._read_anew(sizes, unreadable), 0
             self._places = {one.id: place for place, one in enumerate(self.episodes)}
         self._sizes = sizes
+        for end, event in lines:
+            if is_event(event):
+                add_event(self.events, event)
+                self.num_resumes += event["kind"] == "resume"
+            else:
+                events += 1
+            self._events_end = end
+        self._num_unreadable = events, of_index + len(unreadable)
 
-    def _read_on(self, sizes: Mapping[str, int]) -> bool:
-        """Add the lines up to `sizes`; False if the run was resumed there."""
+    def _appended(self, sizes: Mapping[str, int], unreadable: list[Any]) -> list[Added] | None:
+        """The additions up to `sizes`; None if all of the index is to be read again."""
+        if not self._sizes or not self._sizes.keys() <= sizes.keys():
+            return None
         if sizes == self._sizes:
-            return True
+            return []
+        added: list[Added] = []
+        directory = self.run_dir.episodes
+        for one in read_appended(directory, self._sizes, sizes, on_unreadable=unreadable.append):
+            if one is None:
+                return None
+            added.append(one)
+        return added
+
+    def _read_anew(self, sizes: Mapping[str, int], unreadable: list[Any]) -> list[EpisodeSummary]:
+        unreadable.clear()
+        directory = self.run_dir.episodes
+        return [*list_episodes(directory, until=sizes, on_unreadable=unreadable.append)][::-1]
+
+    def _add(self, added: Sequence[Added]) -> None:
         start = len(self.episodes)
-        for added in read_appended(self.run_dir.episodes, self._sizes, sizes):
-            if added is None:
-                return False
-            if isinstance(added, EpisodeSummary):
-                self._places[added.id] = len(self.episodes)
-                self.episodes.append(added)
+        for one in added:
+            if isinstance(one, EpisodeSummary):
+                self._places[one.id] = len(self.episodes)
+                self.episodes.append(one)
                 continue
-            name, mark = added
+            name, mark = one
             if (place := self._places.get(name)) is not None:
                 self.episodes[place] = replace(self.episodes[place], **mark)
         # Evaluations have files of their own, which were read after the others.
         self.episodes[start:] = sorted(self.episodes[start:], key=lambda one: one.time)
         self._places |= {one.id: start + n for n, one in enumerate(self.episodes[start:])}
-        return True
 
     def find(self, episode_id: str) -> EpisodeSummary | None:
         """The newest episode of this id."""
@@ -98,8 +132,7 @@ class FollowedRun:
 
     def text(self, summary: EpisodeSummary) -> bytes:
         """The record of the episode as JSON, to be searched. StorageError if its file is gone or damaged."""
-        file = self.run_dir.episodes / summary.file
-        return read_record(file, summary.offset, summary.length)
+        return read_text(self.run_dir.episodes, summary)
 
     def verdict(self) -> RunVerdict | None:
         """The verdict that `areal-sdk inspect` prints."""

@@ -60,7 +60,7 @@ def parse_condition(text: str) -> Condition:
     If an episode lacks a value, such as the reward of a failed episode, every comparison with this value
     is false, except `== none`.
 
-    >>> from areal_sdk.telemetry.episode_log import EpisodeSummary
+    >>> from areal_sdk.telemetry.episode_index import EpisodeSummary
     >>> one = EpisodeSummary("e", "t", "g", "train", 0.0, 3, 0.2, None, None, None, 2, 9, 1.5, "", 0, 0)
     >>> [parse_condition(t)(one) for t in ("reward < 0.5 and split == train", "success", "step == none")]
     [True, False, True]

@@ -7,18 +7,17 @@ names the episodes. A resume adds a line with the step after which it goes on. E
 are played again.
 """
 
-import hashlib
 import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from areal_sdk.errors import StorageError
 from areal_sdk.telemetry.episode_files import (
     FILE_BYTES,
     INDEX,
@@ -31,6 +30,13 @@ from areal_sdk.telemetry.episode_files import (
     read_record,
     unpacked,
 )
+from areal_sdk.telemetry.episode_index import (
+    EpisodeSummary,
+    checked,
+    marks_of,
+    summary_of,
+    summary_row,
+)
 from areal_sdk.telemetry.episode_rows import (
     episode_row,
     read_episode_row,
@@ -40,14 +46,10 @@ from areal_sdk.telemetry.episode_rows import (
 from areal_sdk.telemetry.files import read_json_lines, to_json
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
-from areal_sdk.types import Episode, OutcomeKind, Task
+from areal_sdk.types import Episode
 
 LEARNT = ("train", "live")
 """The splits that runs learn from. Episodes of all others are evaluations."""
-KEY_BYTES = 6
-"""Bytes of a task's key: among 100,000 tasks two have the same key by chance in one run of 50,000."""
-TEXT_LENGTH = 160
-"""Number of characters of an episode's last answer in the index."""
 _PLAYED, _MEASURED = "", "eval-"
 """Prefixes of the files of episodes that are learnt from, and of evaluations."""
 
@@ -59,7 +61,8 @@ class EpisodeRecord:
     episode: Episode
     trajectories: tuple[Trajectory, ...] = ()
     """The trained sequences: tokens, loss masks, versions."""
-    dropped: DropReason | None = None
+    dropped: DropReason | str | None = None
+    """A plain text is a reason of a newer version."""
     version: int | None = None
     """The policy version when it ended."""
     split: str = "train"
@@ -72,45 +75,6 @@ class EpisodeRecord:
     is_undone: bool = False
     """Whether a resume undid the episode, by going on before the step that trained it, or before it ended. It is then
     no part of the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeSummary:
-    """One line of the index."""
-
-    id: str
-    task_id: str
-    group: str
-    split: str
-    time: float
-    version: int | None
-    reward: float | None
-    success: bool | None
-    dropped: DropReason | None
-    error: str | None
-    num_turns: int
-    num_tokens: int
-    """Number of sampled tokens."""
-    duration_s: float
-    file: str
-    offset: int
-    length: int
-    text: str = ""
-    """The beginning of the last answer, on one line."""
-    step: int | None = None
-    """The step that trained it; None if none did."""
-    advantage: float | None = None
-    """Mean of its trained tokens in that step."""
-    turn_advantages: tuple[float | None, ...] = ()
-    task_key: str = ""
-    """The same for tasks that ask the same: in all splits and runs, under any id. Empty in runs of earlier versions."""
-    measures: int | None = None
-    """The step after which an evaluation played the episode."""
-
-
-_FIELDS = frozenset(field.name for field in fields(EpisodeSummary))
-_EMPTY = dict.fromkeys(("version", "reward", "success", "dropped", "error"))
-"""The fields that a line leaves out if an episode has no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +105,7 @@ def prepare(
         "episode": episode_row(episode),
         "trajectories": trajectory_rows(trajectories, episode),
     }
-    index = _summary_row(episode, dropped=dropped, split=split)
+    index = summary_row(episode, dropped=dropped, split=split)
     return PreparedRecord(pack_large(to_json(record)), to_json(index)[:-1], split)
 
 
@@ -227,14 +191,17 @@ class EpisodeWriter:
 
 
 def list_episodes(
-    directory: Path, *, until: Mapping[str, int] | None = None
+    directory: Path,
+    *,
+    until: Mapping[str, int] | None = None,
+    on_unreadable: Callable[[Any], object] = lambda line: None,
 ) -> Iterator[EpisodeSummary]:
     """The episodes in `directory`, newest first, without those that a resume undid.
 
     `until`: bytes of each index that are read, by its file's name without suffix; an index that is not named is not
-    read.
+    read. `on_unreadable` is given each line that this version cannot read.
     """
-    found = _all_episodes(directory, until=until)
+    found = _all_episodes(directory, until=until, on_unreadable=on_unreadable)
     return (summary for summary, is_undone in found if not is_undone)
 
 
@@ -291,51 +258,72 @@ class _Undoing:
 
 
 def _all_episodes(
-    directory: Path, *, about: str | None = None, until: Mapping[str, int] | None = None
+    directory: Path,
+    *,
+    about: str | None = None,
+    until: Mapping[str, int] | None = None,
+    on_unreadable: Callable[[Any], object] = lambda line: None,
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
     """The episodes newest first, and whether a resume undid each; those of other ids may be left out."""
-    logs = [_episodes_of(directory, prefix, about, until) for prefix in (_PLAYED, _MEASURED)]
+    logs = [
+        _episodes_of(directory, prefix, about, until, on_unreadable)
+        for prefix in (_PLAYED, _MEASURED)
+    ]
     return heapq.merge(*logs, key=lambda found: -found[0].time)
 
 
 def _episodes_of(
-    directory: Path, prefix: str, about: str | None, until: Mapping[str, int] | None
+    directory: Path,
+    prefix: str,
+    about: str | None,
+    until: Mapping[str, int] | None,
+    on_unreadable: Callable[[Any], object],
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
     marks: dict[str, dict[str, Any]] = {}  # those of episodes that are yet to come
     undoing = _Undoing()
     for stem in reversed(file_stems(directory, prefix)):
         size = None if until is None else until.get(stem, 0)
-        for row in read_lines(directory / f"{stem}{INDEX}", about=about, until=size):
-            if "id" not in row:
+        for line in read_lines(directory / f"{stem}{INDEX}", about=about, until=size):
+            row = checked(line)
+            if row is None:
+                on_unreadable(line)
+            elif "id" not in row:
                 undoing.meet(row)
-                for name, mark in _marks(row).items():
+                for name, mark in marks_of(row).items():
                     if about in (None, name):
                         marks.setdefault(name, mark)  # a newer mark counts
-                continue
-            mark = marks.pop(row["id"], {})  # an older episode of this id has a mark of its own
-            is_undone = undoing.undoes(row, mark.get("step"))
-            if not is_undone and undoing.is_undone(mark.get("step")):
-                mark = {}  # a caller's episode, which no step of the run has trained
-            yield _summary({"file": f"{stem}{RECORDS}", **row, **mark}), is_undone
+            else:
+                mark = marks.pop(row["id"], {})  # an older episode of this id has its own mark
+                is_undone = undoing.undoes(row, mark.get("step"))
+                if not is_undone and undoing.is_undone(mark.get("step")):
+                    mark = {}  # a caller's episode, which no step of the run has trained
+                yield summary_of({"file": f"{stem}{RECORDS}", **row, **mark}), is_undone
 
 
 def read_appended(
-    directory: Path, since: Mapping[str, int], until: Mapping[str, int]
+    directory: Path,
+    since: Mapping[str, int],
+    until: Mapping[str, int],
+    *,
+    on_unreadable: Callable[[Any], object] = lambda line: None,
 ) -> Iterator[EpisodeSummary | tuple[str, dict[str, Any]] | None]:
     """Yield the additions of each line between two sizes of the index files, in order: an episode, or its id and what
     became of it: the values that a step gave it, or the reason to drop it. None stands for a resume, which may undo earlier lines."""
     for prefix in (_PLAYED, _MEASURED):
         for stem in file_stems(directory, prefix):
             start = since.get(stem, 0)
-            for end, row in read_json_lines(directory / f"{stem}{INDEX}", offset=start):
+            for end, line in read_json_lines(directory / f"{stem}{INDEX}", offset=start):
                 if end > until.get(stem, 0):
                     break
-                if "id" in row:
-                    yield _summary({"file": f"{stem}{RECORDS}", **row})
+                row = checked(line)
+                if row is None:
+                    on_unreadable(line)
+                elif "id" in row:
+                    yield summary_of({"file": f"{stem}{RECORDS}", **row})
                 elif "resumed" in row:
                     yield None
                 else:
-                    yield from _marks(row).items()
+                    yield from marks_of(row).items()
 
 
 def growing_files(directory: Path) -> set[str]:
@@ -349,9 +337,17 @@ def num_deleted(directory: Path) -> int:
     return sum(count_deleted(directory, prefix) for prefix in (_PLAYED, _MEASURED))
 
 
+def read_text(directory: Path, summary: EpisodeSummary) -> bytes:
+    """The record of the episode as JSON. StorageError if its file is gone, damaged, or a link to another place."""
+    file = directory / summary.file
+    if not file.resolve().is_relative_to(directory.resolve()):
+        raise StorageError(f"{file} leads out of its run: put a copy of the file in its place")
+    return read_record(file, summary.offset, summary.length)
+
+
 def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
     """The full record of the episode that `summary` describes."""
-    row = orjson.loads(read_record(directory / summary.file, summary.offset, summary.length))
+    row = orjson.loads(read_text(directory, summary))
     credit = Credit(summary.advantage, summary.turn_advantages)
     episode = read_episode_row(row["episode"])
     return EpisodeRecord(
@@ -364,72 +360,3 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
         step=summary.step,
         credit=None if summary.step is None else credit,
     )
-
-
-def task_key(task: Task) -> str:
-    """Digits that name what a task asks: its data without their source, or its id if that is all there is.
-
-    >>> one, other = Task("train-1", {"q": "2+2?", "a": 4}), Task("sums/9", {"a": 4, "q": "2+2?", "source": "sums"})
-    >>> task_key(one) == task_key(other) != task_key(Task("train-1", {"q": "2+3?"}))
-    True
-    """
-    asked = {name: value for name, value in task.data.items() if name != "source"}
-    content = task.id.encode()
-    if asked:
-        with suppress(
-            TypeError
-        ):  # an object that is no JSON: its text would be another in each process
-            content = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
-
-
-def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:
-    """The fields of an `EpisodeSummary` that the episode itself has; without those that are empty."""
-    outcome = episode.outcome
-    row = {
-        "id": episode.id,
-        "task_id": episode.task.id,
-        "task_key": task_key(episode.task),
-        "group": episode.group,
-        "split": split,
-        "reward": outcome.reward,
-        "success": outcome.success,
-        "dropped": dropped,
-        "error": outcome.message if outcome.kind is OutcomeKind.ERROR else None,
-        "num_turns": len(episode.turns),
-        "num_tokens": sum(len(turn.output_tokens) for turn in episode.turns),
-        "duration_s": round(episode.duration_s, 6),
-        "text": _beginning(episode) or None,
-    }
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def _summary(row: Mapping[str, Any]) -> EpisodeSummary:
-    known = {**_EMPTY, **row}
-    for name in known.keys() - _FIELDS:
-        del known[name]
-    known["dropped"] = _reason(known["dropped"])
-    return EpisodeSummary(**known)
-
-
-def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields of a summary that a line knows of each episode that a step trained, or that was dropped later."""
-    if "drops" in row:
-        return {name: {"dropped": DropReason(row["drops"])} for name in row["ids"]}
-    return {
-        name: {"step": row["trained"], "advantage": advantage, "turn_advantages": tuple(by_turn)}
-        for name, (advantage, by_turn) in row.get("credit", {}).items()
-    }
-
-
-def _beginning(episode: Episode) -> str:
-    """The beginning of the last answer: its text, else its calls."""
-    message = episode.turns[-1].message if episode.turns else {}
-    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
-    called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)
-    text = message.get("content") or " ".join(called)
-    return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]
-
-
-def _reason(name: str | None) -> DropReason | None:
-    return DropReason(name) if name else None

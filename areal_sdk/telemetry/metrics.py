@@ -42,6 +42,18 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
     return [event for _, event in read_json_lines(path) if kind in (None, event["kind"])]
 
 
+def is_event(line: Any) -> bool:
+    """Whether a line is an event that this version can read. A damaged line must not hide the others.
+
+    >>> is_event({"kind": "step", "step": 3}), is_event({"kind": "step"}), is_event([1])
+    (True, False, False)
+    """
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return False
+    has_step = line["kind"] in _OF_STEPS or line["kind"] == "resume"
+    return not has_step or isinstance(line.get("step"), int | float)
+
+
 def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
     """The events that count, of one kind or of all.
 

@@ -40,7 +40,8 @@ from typing import Any, Self
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import episode_log as episodes
 from areal_sdk.telemetry import metrics, token_log
-from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.episode_index import EpisodeSummary
+from areal_sdk.telemetry.episode_log import EpisodeRecord
 from areal_sdk.telemetry.files import (
     PRIVATE_DIRECTORY,
     cannot_write,

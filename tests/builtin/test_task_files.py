@@ -13,7 +13,7 @@ from pyarrow import parquet
 from areal_sdk import ConfigError, Task
 from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
-from areal_sdk.telemetry.episode_log import task_key
+from areal_sdk.telemetry.episode_index import task_key
 from tests.builtin import hub_server
 
 

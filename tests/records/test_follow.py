@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from areal_sdk.errors import StorageError
 from areal_sdk.records import FollowedRun
-from areal_sdk.telemetry import EpisodeWriter, MetricsLog, RunDir
+from areal_sdk.telemetry import EpisodeWriter, MetricsLog, RunDir, episode_log
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode, Outcome, Task
 
@@ -111,3 +113,107 @@ def test_a_line_that_is_not_whole_is_read_when_it_is(run: RunDir) -> None:
     assert [one.id for one in followed.episodes] == ["a", "b"]
     episodes.close()
     metrics.close()
+
+
+def append(run: RunDir, *lines: object, to: str = "episodes/000001.index") -> None:
+    with (run.path / to).open("ab") as file:
+        for line in lines:
+            file.write(orjson.dumps(line) + b"\n")
+
+
+def index_line(run: RunDir, **changes: object) -> dict[str, object]:
+    """The line of the run's first episode, changed."""
+    line: dict[str, object] = orjson.loads(
+        (run.episodes / "000001.index").read_bytes().splitlines()[0]
+    )
+    return {**line, **changes}
+
+
+def played(run: RunDir, *names: str) -> FollowedRun:
+    episodes, metrics = EpisodeWriter(run.episodes), MetricsLog(run.metrics)
+    play(*names)(episodes, metrics)
+    metrics.log("step", {"step": 1})
+    episodes.close()
+    metrics.close()
+    return FollowedRun(run.path)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_line_that_cannot_be_read_hides_no_other_and_is_counted(
+    run: RunDir, at_once: bool
+) -> None:
+    followed = played(run, "a")
+    if not at_once:
+        followed.refresh()
+    odd = (
+        [1],
+        index_line(run, id="z", time="x"),
+        index_line(run, id="z", offset=-1),
+        index_line(run, id="z", file="../../secret.jsonl"),
+        {"id": "z"},
+        {"resumed": "x"},
+        {"trained": 1, "credit": {"a": 5}},
+        {"drops": "stale", "ids": 5},
+    )
+    append(run, *odd, {"newer": 3}, index_line(run, id="b"))
+    append(run, [1], {"kind": "step"}, {"a": 1}, to="metrics.jsonl")
+    for _ in range(2):
+        followed.refresh()
+        assert [one.id for one in followed.episodes] == ["a", "b"]
+        assert [event["kind"] for event in followed.events] == ["step"]
+        assert followed.num_unreadable == len(odd) + 3
+    assert [one.id for one in run.list_episodes()] == ["b", "a"]
+
+
+def test_the_reason_of_a_newer_version_is_read_as_text(run: RunDir) -> None:
+    followed = played(run, "a", "b")
+    append(run, index_line(run, id="c", dropped="newer"), {"drops": "newer_too", "ids": ["b"]})
+    followed.refresh()
+    assert [one.dropped for one in followed.episodes] == [None, "newer_too", "newer"]
+    assert followed.num_unreadable == 0
+
+
+def test_a_refresh_that_fails_can_be_tried_again(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = played(run, "a")
+    followed.refresh()
+    append(run, index_line(run, id="b"), {"drops": "stale", "ids": ["a"]})
+    append(run, {"kind": "step", "step": 2}, to="metrics.jsonl")
+
+    def fail(row: object) -> None:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(episode_log, "marks_of", fail)
+        for _ in range(3):
+            with pytest.raises(OSError, match="away"):
+                followed.refresh()
+    followed.refresh()
+    assert [(one.id, one.dropped) for one in followed.episodes] == [("a", "stale"), ("b", None)]
+    assert [event["step"] for event in followed.events] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["{secret}", "../secret.jsonl", "secret.jsonl", "000001.index"])
+def test_a_line_does_not_choose_which_file_is_read(run: RunDir, name: str) -> None:
+    followed = played(run, "a")
+    secret = run.path / "secret.jsonl"
+    for path in (secret, run.episodes / secret.name):
+        path.write_text("a secret")
+    append(run, index_line(run, id="z", file=name.format(secret=secret), offset=0, length=8))
+    followed.refresh()
+    assert (followed.find("z"), followed.num_unreadable) == (None, 1)
+
+
+def test_a_link_out_of_the_run_is_not_followed(run: RunDir) -> None:
+    followed = played(run, "a")
+    secret = run.path / "secret.jsonl"
+    secret.write_text("a secret")
+    (run.episodes / "000002.jsonl").symlink_to(secret)
+    append(run, index_line(run, id="z", file="000002.jsonl", offset=0, length=8))
+    followed.refresh()
+    found = followed.find("z")
+    assert found is not None
+    for read in (followed.text, followed.record):
+        with pytest.raises(StorageError, match="leads out of its run"):
+            read(found)

@@ -108,7 +108,7 @@ def _verdict(record: EpisodeRecord) -> str:
     if record.is_undone:
         parts.append("undone: a resume went on before that, and nothing of it is left in the run")
     if record.dropped:
-        parts.append(f"dropped: {record.dropped.value}")
+        parts.append(f"dropped: {record.dropped}")
     parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]
     return ", ".join(parts)
 

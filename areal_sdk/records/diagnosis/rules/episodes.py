@@ -165,11 +165,11 @@ def forks(signs: Signs) -> Finding | None:
 def errors(signs: Signs) -> Finding | None:
     """The most frequent way to end without a reward, outside the reward."""
     total = len(signs.summaries)
-    counts = Counter(one.dropped for one in signs.summaries if one.dropped in ERRORS)
+    dropped = (one.dropped for one in signs.summaries)
+    counts = Counter(why for why in dropped if isinstance(why, DropReason) and why in ERRORS)
     if total < FEWEST_EPISODES or not counts:
         return None
     (reason, count), *_ = counts.most_common(1)
-    assert reason is not None, "ERRORS has no None"
     fault, metric = ERRORS[reason]
     failed = [(step_of(one), float(one.dropped is reason)) for one in signs.summaries]
     if count < FAILING * total:

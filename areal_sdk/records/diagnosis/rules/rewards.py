@@ -11,7 +11,7 @@ from areal_sdk.records.diagnosis.cures import LONGER
 from areal_sdk.records.diagnosis.rules import Finding, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, first_move, step_of
 from areal_sdk.telemetry import EpisodeSummary
-from areal_sdk.telemetry.episode_log import TEXT_LENGTH
+from areal_sdk.telemetry.episode_index import TEXT_LENGTH
 
 FEWEST_PAIRS = 16
 """Number of equal answers below which there is no finding about chance."""

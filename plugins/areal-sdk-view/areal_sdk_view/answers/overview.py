@@ -31,6 +31,7 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "waits": (live or {}).get("waits", []),
         "num_episodes": len(run.episodes),
         "num_deleted": run_dir.num_deleted(),
+        "num_unreadable": run.num_unreadable,
         "splits": dict(splits),
         "dropped": Counter(str(one.dropped) for one in run.episodes if one.dropped),
         "logs": sorted(path.name for path in run_dir.logs.glob("*.log")),

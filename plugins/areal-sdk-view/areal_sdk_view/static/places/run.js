@@ -45,6 +45,7 @@ export async function run(root, [name, place = "curves", ...rest], query) {
         fact("agent", overview.agent), fact("model", overview.model), fact("algorithm", overview.algorithm),
         fact("steps", overview.total_steps ? `${count(overview.steps)} / ${count(overview.total_steps)}` : count(overview.steps)),
         fact("episodes", count(about.num_episodes)),
+        about.num_unreadable ? fact("lines left out, as damaged or of a newer version", count(about.num_unreadable)) : null,
         held ? fact(`held-out ${held.measure}`, `${held.before === null ? "·" : number(held.before)} → ${held.after === null ? "·" : number(held.after)}`) : null,
         h("span", { title: moment(overview.began) }, `began ${ago(overview.began)}`)),
       verdict ? h("p", { class: "verdict" }, verdict.missing ? h("span", { class: "pill bad" }, verdict.missing) : null, verdict.missing ? " " : null, verdict.figures, verdict.cure ? h("b", {}, ` → ${verdict.cure}`) : null) : null,

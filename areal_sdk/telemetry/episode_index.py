@@ -1,0 +1,207 @@
+"""The lines of an index: one for each episode, and marks of what became of episodes later.
+
+A run directory may come from a stranger, from a newer version or from a machine that went down. `checked` decides
+which lines this version can read, so that no odd line hides the others.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import Any
+
+import orjson
+
+from areal_sdk.telemetry.episode_files import OLD_RECORDS, RECORDS
+from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.types import Episode, OutcomeKind, Task
+
+KEY_BYTES = 6
+"""Bytes of a task's key: among 100,000 tasks two have the same key by chance in one run of 50,000."""
+TEXT_LENGTH = 160
+"""Number of characters of an episode's last answer in the index."""
+_NUMBER = int | float
+_TYPES: Mapping[str, type | UnionType] = {
+    **dict.fromkeys(("id", "task_id", "group", "split"), str),
+    **dict.fromkeys(("num_turns", "num_tokens", "offset", "length"), int),
+    **dict.fromkeys(("time", "duration_s"), _NUMBER),
+}
+"""The types of the fields that every line of an episode has."""
+_OPTIONAL_TYPES: Mapping[str, type | UnionType] = {
+    **dict.fromkeys(("dropped", "error"), str | None),
+    **dict.fromkeys(("text", "task_key"), str),
+    **dict.fromkeys(("version", "measures", "step"), int | None),
+    **dict.fromkeys(("reward", "advantage"), _NUMBER | None),
+    "turn_advantages": list,
+    "success": bool | None,
+}
+_FILE = re.compile(rf"(eval-)?\d+({re.escape(RECORDS)}|{re.escape(OLD_RECORDS)})", re.ASCII)
+"""The names that a file of records may have. A line of an earlier version names its file; a line must not choose any
+other file of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """One line of the index."""
+
+    id: str
+    task_id: str
+    group: str
+    split: str
+    time: float
+    version: int | None
+    reward: float | None
+    success: bool | None
+    dropped: DropReason | str | None
+    """A plain text is a reason of a newer version."""
+    error: str | None
+    num_turns: int
+    num_tokens: int
+    """Number of sampled tokens."""
+    duration_s: float
+    file: str
+    offset: int
+    length: int
+    text: str = ""
+    """The beginning of the last answer, on one line."""
+    step: int | None = None
+    """The step that trained it; None if none did."""
+    advantage: float | None = None
+    """Mean of its trained tokens in that step."""
+    turn_advantages: tuple[float | None, ...] = ()
+    task_key: str = ""
+    """The same for tasks that ask the same: in all splits and runs, under any id. Empty in runs of earlier versions."""
+    measures: int | None = None
+    """The step after which an evaluation played the episode."""
+
+
+_FIELDS = frozenset(field.name for field in fields(EpisodeSummary))
+_REASONS = frozenset(DropReason)
+_EMPTY = dict.fromkeys(("version", "reward", "success", "dropped", "error"))
+"""The fields that a line leaves out if an episode has no value."""
+
+
+def checked(row: Any) -> dict[str, Any] | None:
+    """A line of an index; None if this version cannot read the line.
+
+    >>> checked([1]), checked({"id": "e", "time": "x"}), checked({"resumed": "x"})
+    (None, None, None)
+    >>> checked({"newer": 3}), checked({"resumed": 3})
+    ({'newer': 3}, {'resumed': 3})
+    """
+    if not isinstance(row, dict):
+        return None
+    is_readable = _is_episode(row) if "id" in row else _is_note(row)
+    return row if is_readable else None
+
+
+def _is_episode(row: Mapping[str, Any]) -> bool:
+    return (
+        all(isinstance(row.get(name), kind) for name, kind in _TYPES.items())
+        and all(
+            isinstance(row[name], kind) for name, kind in _OPTIONAL_TYPES.items() if name in row
+        )
+        and row["offset"] >= 0
+        and row["length"] >= 0
+        and ("file" not in row or _FILE.fullmatch(str(row["file"])) is not None)
+    )
+
+
+def _is_note(row: Mapping[str, Any]) -> bool:
+    """Whether each part of a note that this version knows is what it should be."""
+    if not all(
+        isinstance(row[name], int) for name in ("resumed", "taken", "trained") if name in row
+    ):
+        return False
+    credit = row.get("credit", {})
+    return (
+        ("taken" not in row or _are_names(row.get("waiting")))
+        and ("trained" in row or not credit)
+        and isinstance(credit, dict)
+        and all(map(_is_credit, credit.values()))
+        and ("drops" not in row or (isinstance(row["drops"], str) and _are_names(row.get("ids"))))
+    )
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def _is_credit(credit: Any) -> bool:
+    """Whether the value is the advantage of an episode, and those of its turns."""
+    if not (isinstance(credit, list) and len(credit) == 2 and isinstance(credit[1], list)):
+        return False
+    return all(isinstance(value, _NUMBER | None) for value in (credit[0], *credit[1]))
+
+
+def task_key(task: Task) -> str:
+    """Digits that name what a task asks: its data without their source, or its id if that is all there is.
+
+    >>> one, other = Task("train-1", {"q": "2+2?", "a": 4}), Task("sums/9", {"a": 4, "q": "2+2?", "source": "sums"})
+    >>> task_key(one) == task_key(other) != task_key(Task("train-1", {"q": "2+3?"}))
+    True
+    """
+    asked = {name: value for name, value in task.data.items() if name != "source"}
+    content = task.id.encode()
+    if asked:
+        with suppress(
+            TypeError
+        ):  # an object that is no JSON: its text would be another in each process
+            content = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
+
+
+def summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:
+    """The fields of an `EpisodeSummary` that the episode itself has; without those that are empty."""
+    outcome = episode.outcome
+    row = {
+        "id": episode.id,
+        "task_id": episode.task.id,
+        "task_key": task_key(episode.task),
+        "group": episode.group,
+        "split": split,
+        "reward": outcome.reward,
+        "success": outcome.success,
+        "dropped": dropped,
+        "error": outcome.message if outcome.kind is OutcomeKind.ERROR else None,
+        "num_turns": len(episode.turns),
+        "num_tokens": sum(len(turn.output_tokens) for turn in episode.turns),
+        "duration_s": round(episode.duration_s, 6),
+        "text": _beginning(episode) or None,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def summary_of(row: Mapping[str, Any]) -> EpisodeSummary:
+    known = {**_EMPTY, **row}
+    for name in known.keys() - _FIELDS:
+        del known[name]
+    known["dropped"] = _reason(known["dropped"])
+    return EpisodeSummary(**known)
+
+
+def marks_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The fields of a summary that a line knows of each episode that a step trained, or that was dropped later."""
+    if "drops" in row:
+        return {name: {"dropped": _reason(row["drops"])} for name in row["ids"]}
+    return {
+        name: {"step": row["trained"], "advantage": advantage, "turn_advantages": tuple(by_turn)}
+        for name, (advantage, by_turn) in row.get("credit", {}).items()
+    }
+
+
+def _beginning(episode: Episode) -> str:
+    """The beginning of the last answer: its text, else its calls."""
+    message = episode.turns[-1].message if episode.turns else {}
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)
+    text = message.get("content") or " ".join(called)
+    return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]
+
+
+def _reason(name: str | None) -> DropReason | str | None:
+    if not name:
+        return None
+    return DropReason(name) if name in _REASONS else name
