@@ -4,9 +4,14 @@ A package that moves out of the core gets a row here. A user who asks for a laun
 missing package is then told the command that installs it, instead of that the name is unknown.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[1] / "plugins"
+"""The sources of the packages, if the core was installed from a clone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,13 @@ class Package:
         return (
             f'pip install "areal-sdk[{self.extra}]"' if self.extra else f"pip install {self.name}"
         )
+
+    @property
+    def cure(self) -> str:
+        """The line that installs the package beside this core: from its sources, if they are here."""
+        source = SOURCES / self.name
+        is_here = (source / "pyproject.toml").is_file()
+        return f"pip install {shlex.quote(str(source))}" if is_here else self.install
 
     @property
     def is_installed(self) -> bool:
@@ -93,4 +105,4 @@ def missing_package(kind: str, name: str) -> Package | None:
 def how_to_install(kind: str, name: str) -> str:
     """The cure for an unknown name; empty if no package that is missing brings it."""
     package = missing_package(kind, name)
-    return f"{kind} {name!r} comes with {package.name}: {package.install}" if package else ""
+    return f"{kind} {name!r} comes with {package.name}: {package.cure}" if package else ""

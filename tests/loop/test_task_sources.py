@@ -88,6 +88,16 @@ def test_an_evaluation_of_endless_tasks_ends_and_says_what_it_measured(
     assert f"{most} of the first {limit} tasks are measured" in said[0]
 
 
+@pytest.mark.parametrize("returned", ["None", 'Task("1")'])
+def test_tasks_that_are_not_yielded_are_refused_by_name(tmp_path: Path, returned: str) -> None:
+    file = tmp_path / "forgetful_agent.py"
+    agent = AGENT_FILE.partition("def tasks")[0]
+    file.write_text(f"{agent}def tasks(split):\n    return {returned}\n")
+    kind = returned.partition("(")[0].replace("None", "NoneType")
+    with pytest.raises(ConfigError, match=rf"tasks\('eval'\) of 'agent' returns {kind}: yield"):
+        plan_of(agent=str(file))
+
+
 def test_a_long_list_is_read_whole(caplog: pytest.LogCaptureFixture) -> None:
     tasks = [areal_sdk.Task(str(number)) for number in range(BLOCK + 5)]
     plan = plan_of({"train": tasks})

@@ -72,6 +72,18 @@ def test_a_command_of_a_package_that_is_missing_names_the_line_to_install(
     assert capsys.readouterr().err == f"error: {what} " + CURE.replace("\\", "") + "\n"
 
 
+def test_a_clone_installs_a_package_from_its_own_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "SOURCES", tmp_path / "with a space")
+    moon = Package("areal-sdk-moon", {}, extra="moon")
+    assert moon.cure == 'pip install "areal-sdk[moon]"'
+    source = tmp_path / "with a space" / "areal-sdk-moon"
+    source.mkdir(parents=True)
+    (source / "pyproject.toml").touch()
+    assert moon.cure == f"pip install '{source}'"
+
+
 def test_a_name_that_no_package_brings_is_unknown() -> None:
     with pytest.raises(ConfigError, match="unknown launcher 'sun'; known: "):
         load_plugins().launchers.get("sun")

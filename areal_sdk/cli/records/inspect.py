@@ -50,7 +50,7 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
 @click.option(
     "--episodes",
     "num_episodes",
-    type=int,
+    type=click.IntRange(1),
     default=NUM_EPISODES,
     show_default=True,
     help="List this many of the newest episodes.",

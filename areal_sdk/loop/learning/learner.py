@@ -208,7 +208,8 @@ async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> 
     await learner.trainer.export(final)
     rounding = await in_thread(lambda: Rounding.read(final), name="read final weights")
     if rounding is not None and rounding.seen < LITTLE:
-        whole = f"areal-sdk export {run_dir.path} --step {learner.state.step} --dtype float32"
+        step = learner.state.step
+        whole = f"areal-sdk export {run_dir.path} --step {step} --dtype float32 --to exported"
         progress.say(f"note: checkpoints/{FINAL}: {rounding}; {CURE}; without this loss: {whole}")
 
 

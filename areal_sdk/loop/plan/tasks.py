@@ -148,7 +148,12 @@ class _Given:
 
     def begin(self) -> Iterator[Task]:
         """One pass over them, each checked as it is read."""
-        for item in self.ask():
+        given: object = self.ask()
+        if not isinstance(given, Iterable):
+            raise ConfigError(
+                f"{self.what} returns {type(given).__name__}: yield tasks, or return a list of them"
+            )
+        for item in given:
             if not isinstance(item, Task):
                 raise ConfigError(
                     f"{self.what} yields {type(item).__name__}: yield areal_sdk.Task(id=...)"
