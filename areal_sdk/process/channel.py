@@ -307,7 +307,7 @@ class Channel:
                 _settle(self._calls.get(frame.id), reply)
             case FrameKind.FAIL:
                 where = f"the main process: {frame.method}"
-                _settle(self._calls.get(frame.id), RemoteError(where, **frame.payload))
+                _settle(self._calls.get(frame.id), error_of(where, frame))
             case _:
                 raise FrameError(f"the main process sent {frame.kind!r}")
 
@@ -324,6 +324,14 @@ class Channel:
             sys.stderr.write("areal_sdk: the main process is gone and the entry did not return\n")
             sys.stderr.flush()
             os._exit(os.EX_SOFTWARE)
+
+
+def error_of(where: str, frame: Frame) -> RemoteError:
+    """The error that a FAIL frame tells. FrameError if it is none."""
+    try:
+        return RemoteError(where, **frame.payload)
+    except TypeError as exc:
+        raise FrameError(f"not an error: {frame.payload!r:.200}") from exc
 
 
 def _settle(answer: "Future[ChildReply] | None", result: ChildReply | ArealError) -> None:

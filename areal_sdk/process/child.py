@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
-from areal_sdk.process.channel import Request
+from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError
+from areal_sdk.process.channel import Request, error_of
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import JSON, Buffer, ChildReply, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
@@ -279,7 +279,7 @@ class Child:
         if frame.kind is FrameKind.FAIL and frame.id == 0:
             if not self._started.done():
                 where = f"{self.name} failed to start (log: {self.log_path})"
-                self._started.set_exception(_remote_error(where, frame))
+                self._started.set_exception(error_of(where, frame))
             return
         if frame.kind is FrameKind.CALL:
             request = Request(frame.method, frame.payload, _views(frame), frame.id, self)
@@ -293,12 +293,11 @@ class Child:
         deliver = self._pending.get(frame.id)
         if deliver is None:
             return  # given up while the answer was on its way
+        is_error = frame.kind is FrameKind.FAIL
+        answer = error_of(f"{self.name}: {frame.method}", frame) if is_error else frame
         if frame.kind is not FrameKind.CHUNK:
             del self._pending[frame.id]
-        if frame.kind is FrameKind.FAIL:
-            deliver(_remote_error(f"{self.name}: {frame.method}", frame))
-        else:
-            deliver(frame)
+        deliver(answer)
 
     def _too_late(self, method: str, what: str) -> CallTimeoutError:
         self._body.ask_for_stacks()
@@ -328,7 +327,3 @@ def _refuse(request: Request) -> None:
 
 def _views(frame: Frame) -> list[memoryview]:
     return [view_of(buffer) for buffer in frame.buffers]
-
-
-def _remote_error(where: str, frame: Frame) -> RemoteError:
-    return RemoteError(where, **frame.payload)

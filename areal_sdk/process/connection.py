@@ -70,12 +70,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            frames = self._decoder.received(nbytes)
+            for frame in self._decoder.received(nbytes):
+                self.on_frame(frame)
         except FrameError as exc:
             self.close(f"sent what is not our protocol ({exc})")
-            return
-        for frame in frames:
-            self.on_frame(frame)
 
     def pause_writing(self) -> None:
         self._is_paused = True

@@ -10,6 +10,7 @@ import pytest
 
 from areal_sdk.errors import ChildDiedError, ProcessError
 from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.frames import Frame, FrameKind
 from areal_sdk.process.network.guests import visit
 
 
@@ -69,6 +70,17 @@ async def test_the_end_of_a_guest_cancels_its_requests_and_no_others(tmp_path: P
         await stays.call("release", timeout_s=30)
         assert (await held).payload == "held"
         await stays.aclose()
+
+
+async def test_a_guest_that_breaks_the_protocol_is_cut_off(tmp_path: Path) -> None:
+    async with host(tmp_path) as child:
+        guest = await guest_of(child)
+        left = asyncio.create_task(guest.call("hold", "left", timeout_s=60))
+        await until_answered(child, "held", ["left"])
+        guest._connection.send(Frame(FrameKind.FAIL, 1, "hold", {"reason": "not an error"}))
+        with pytest.raises(ChildDiedError):
+            await left
+        await until_answered(child, "held", [])
 
 
 async def test_a_guest_learns_of_the_end_of_its_host(tmp_path: Path) -> None:
