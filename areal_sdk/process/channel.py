@@ -229,7 +229,11 @@ class Channel:
     def send_answer(
         self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
     ) -> None:
-        """Send an answer, or a part of one. Called by its `Request`."""
+        """Send an answer, or a part of one. Called by its `Request`.
+
+        An answer that cannot be encoded raises, and leaves the request open: its caller can still be told.
+        """
+        parts = encode(Frame(kind, request.id, request.method, payload, buffers))
         is_last = kind is not FrameKind.CHUNK
         with self._changed:
             is_wanted = not request.cancelled
@@ -238,10 +242,12 @@ class Channel:
             return
         if known is not request:
             raise RuntimeError(f"request {request.method!r} was answered twice")
-        self._send(Frame(kind, request.id, request.method, payload, buffers))
+        self._send_parts(parts)
 
     def _send(self, frame: Frame) -> None:
-        parts = encode(frame)
+        self._send_parts(encode(frame))
+
+    def _send_parts(self, parts: Sequence[memoryview]) -> None:
         with self._send_lock:
             try:
                 for part in parts:

@@ -230,9 +230,14 @@ class Child:
     def send_answer(
         self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
     ) -> None:
-        """Answer a call of the child, unless the child gave it up. Called by its `Request`."""
-        if self._asked.pop(request.id, None) is request:
+        """Answer a call of the child, unless the child gave it up. Called by its `Request`.
+
+        An answer that cannot be encoded raises, and leaves the call open: the child can still be told.
+        """
+        if self._asked.get(request.id) is request:
             self._connection.send(Frame(kind, request.id, request.method, payload, buffers))
+            if kind is not FrameKind.CHUNK:
+                del self._asked[request.id]
 
     def death(self) -> ChildDiedError:
         """The error that says how the child ended, and where its log is."""
