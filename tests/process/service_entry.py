@@ -19,7 +19,6 @@ from areal_sdk.process.services import (
     Answering,
     Bulk,
     MainClient,
-    Number,
     Service,
     Stream,
     answer_until_closed,
@@ -42,7 +41,7 @@ class Item:
     counts: tuple[int, ...] = ()
     by_token: Mapping[int, float] = field(default_factory=dict)
     values: Bulk | None = None
-    loss: Number = 0.0
+    loss: float = 0.0
 
 
 class Shop(Service, Protocol):
@@ -55,6 +54,10 @@ class Shop(Service, Protocol):
     def fails(self, message: str) -> Answer[None]: ...
 
     def later(self) -> Answer[int]: ...
+
+    def says(self, letter: int, times: int) -> Answer[str]: ...
+
+    def says_later(self, letter: int, times: int) -> Answer[str]: ...
 
     def waits(self, note: str) -> Answer[None]: ...
 
@@ -69,6 +72,8 @@ class Older(Service, Protocol):
     def echo(self, items: str) -> Answer[str]: ...
 
     def closes(self) -> Answer[None]: ...
+
+    def counts(self, end: Bulk) -> Stream[Item]: ...
 
     def later(self) -> Answer[list[str]]: ...
 
@@ -93,6 +98,12 @@ class Counter(Shop):
         future: Future[int] = Future()
         future.set_result(7)
         return future
+
+    def says(self, letter: int, times: int) -> str:
+        return chr(letter) * times
+
+    async def says_later(self, letter: int, times: int) -> str:
+        return self.says(letter, times)
 
     def waits(self, note: str) -> Answer[None]:
         return self._wait(Path(note))

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import pytest
 
 from areal_sdk.errors import ProcessError, RemoteError
 from areal_sdk.process import Child, ProcessSpec, spawn
-from areal_sdk.process.frames import view_of
-from areal_sdk.process.services import Client, LoopAnswering, StreamClient
+from areal_sdk.process.frames import MAX_HEADER_BYTES, view_of
+from areal_sdk.process.services import Answer, Client, LoopAnswering, StreamClient
 from areal_sdk.process.services.contract import method_of
 from tests.process.service_entry import ASKING, ASYNC, SYNC, Clerk, Item, Kind, Older, Shop, Till
 from tests.toolbox.waiting import until
@@ -46,6 +46,58 @@ async def test_values_arrive_as_the_types_of_the_contract(tmp_path: Path, entry:
         doubled = await shop.call(Shop.doubled, ones, timeout_s=TIMEOUT_S)
         assert doubled.values is not None
         assert np.frombuffer(view_of(doubled.values), np.float32).tolist() == [2.0] * 4
+
+
+async def test_numbers_of_numpy_arrive_as_numbers(tmp_path: Path) -> None:
+    async with child_of(ASYNC, tmp_path) as child:
+        item = Item(Kind.PLAIN, (np.int64(193), np.array(7)), {np.int64(5): np.float32(0.5)})  # type: ignore[arg-type,dict-item]
+        (echoed,), _ = await Client[Shop](child).call(Shop.echo, [item], "", timeout_s=TIMEOUT_S)
+        assert (echoed.counts, echoed.by_token) == ((193, 7), {5: 0.5})
+        assert {type(count) for count in echoed.counts} == {int}
+
+
+async def test_numbers_that_are_not_finite_arrive_as_they_are(tmp_path: Path) -> None:
+    async with child_of(ASYNC, tmp_path) as child:
+        item = Item(Kind.PLAIN, by_token={1: math.inf, 2: -math.inf, 3: math.nan}, loss=-math.inf)
+        (echoed,), _ = await Client[Shop](child).call(Shop.echo, [item], "", timeout_s=TIMEOUT_S)
+        assert (echoed.loss, echoed.by_token[1], echoed.by_token[2]) == (
+            -math.inf,
+            math.inf,
+            -math.inf,
+        )
+        assert math.isnan(echoed.by_token[3])
+
+
+async def test_bulk_is_never_read_as_a_number_nor_a_number_as_bulk(tmp_path: Path) -> None:
+    async with child_of(ASYNC, tmp_path) as child:
+        counts = StreamClient[Older](child).stream(Older.counts, b"3", idle_timeout_s=TIMEOUT_S)
+        with pytest.raises(RemoteError, match=r"Shop.counts\(end\) was called with .*bulk"):
+            await anext(counts)
+        shop = Client[Shop](child)
+        for bad in (b"three", b"\0", b"\xff", np.arange(3)):
+            item = Item(Kind.PLAIN, (bad,))  # type: ignore[arg-type]
+            with pytest.raises((RemoteError, TypeError), match=r"Shop.echo\(items, name\)"):
+                await shop.call(Shop.echo, [item], "", timeout_s=TIMEOUT_S)
+    with pytest.raises(
+        ProcessError, match=r"called with \[0\](?s:.*)expected bulk, one of 1 buffers"
+    ):
+        method_of(Older.counts).arguments([0], [memoryview(b"three")])
+
+
+@pytest.mark.parametrize("entry", [SYNC, ASYNC])
+@pytest.mark.parametrize("method", [Shop.says, Shop.says_later])
+async def test_the_caller_is_told_that_an_answer_cannot_be_sent(
+    tmp_path: Path, entry: str, method: Callable[[Shop, int, int], Answer[str]]
+) -> None:
+    async with child_of(entry, tmp_path) as child:
+        shop = Client[Shop](child)
+        with pytest.raises(
+            RemoteError, match=r"answer of Shop.says.* cannot be sent: .*surrogates"
+        ):
+            await shop.call(method, 0xD800, 1, timeout_s=TIMEOUT_S)
+        with pytest.raises(RemoteError, match="send bulk data as buffers"):
+            await shop.call(method, ord("x"), MAX_HEADER_BYTES, timeout_s=TIMEOUT_S)
+        assert await shop.call(method, ord("x"), 2, timeout_s=TIMEOUT_S) == "xx"
 
 
 @pytest.mark.parametrize("entry", [SYNC, ASYNC])
@@ -111,6 +163,8 @@ class Shopkeeper(Till):
     async def price(self, item: Item) -> float:
         if item.kind is Kind.ODD:
             raise ValueError("nobody buys this")
+        if item.counts:
+            return "x" * item.counts[0]  # type: ignore[return-value]
         return len(view_of(item.values or b"")) / 2
 
     async def waits(self) -> None:
@@ -130,6 +184,9 @@ async def test_a_child_calls_the_main_process(tmp_path: Path, is_thread: bool) -
             await clerk.call(Clerk.asks, plain, is_thread, timeout_s=TIMEOUT_S)
         child.on_call = LoopAnswering(Shopkeeper()).answer
         assert await clerk.call(Clerk.asks, plain, is_thread, timeout_s=TIMEOUT_S) == 1.5
+        huge = Item(Kind.PLAIN, (MAX_HEADER_BYTES,))
+        with pytest.raises(RemoteError, match="send bulk data as buffers"):
+            await clerk.call(Clerk.asks, huge, is_thread, timeout_s=TIMEOUT_S)
         with pytest.raises(RemoteError, match="ValueError: nobody buys this"):
             await clerk.call(Clerk.asks, Item(Kind.ODD), is_thread, timeout_s=TIMEOUT_S)
 

@@ -2,7 +2,7 @@
 
 from areal_sdk.process.services.answering import Answering, LoopAnswering, answer_until_closed
 from areal_sdk.process.services.client import Client, MainClient, StreamClient
-from areal_sdk.process.services.contract import Answer, Bulk, Number, Service, Stream, at_once
+from areal_sdk.process.services.contract import Answer, Bulk, Service, Stream, at_once
 
 __all__ = [
     "Answer",
@@ -11,7 +11,6 @@ __all__ = [
     "Client",
     "LoopAnswering",
     "MainClient",
-    "Number",
     "Service",
     "Stream",
     "StreamClient",

@@ -12,7 +12,7 @@ from typing import Any
 from areal_sdk.errors import ArealError, ContractError
 from areal_sdk.process.channel import Channel, ChannelClosedError, Request
 from areal_sdk.process.pools.background import BackgroundTasks
-from areal_sdk.process.services.contract import Service, Stream, methods_of, packed
+from areal_sdk.process.services.contract import Service, Stream, methods_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Answering:
         """Answer with what the method has returned."""
         match result:
             case Stream():
-                result.begin(request)
+                result.begin(request, self._methods[request.method])
             case asyncio.Future():
                 cancel = partial(result.get_loop().call_soon_threadsafe, result.cancel)
                 request.when_cancelled(cancel)
@@ -79,7 +79,7 @@ class Answering:
                 request.when_cancelled(result.cancel)
                 result.add_done_callback(partial(self._finish, request))
             case _:
-                request.reply(*packed(result))
+                self._reply(request, result)
 
     def is_answered_at_once(self, method: str) -> bool:
         return hasattr(getattr(type(self._service), method, None), "is_answered_at_once")
@@ -95,9 +95,18 @@ class Answering:
             if done.cancelled():
                 request.fail(RuntimeError(f"{request.method!r} cancelled its own task"))
             elif (error := done.exception()) is None:
-                request.reply(*packed(done.result()))
+                self._reply(request, done.result())
             else:
                 fail(request, error)
+
+    def _reply(self, request: Request, result: object) -> None:
+        """Answer with a result, or with the error that says why the result cannot be sent."""
+        try:
+            request.reply(*self._methods[request.method].answered(result))
+        except ChannelClosedError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the caller is told
+            fail(request, exc)
 
 
 def fail(request: Request, error: BaseException) -> None:

@@ -10,8 +10,8 @@
     outcome = await rewards.call(Rewards.score, 0, packed, timeout_s=30)
 
 The annotations say how values travel. Numbers, text and dataclasses travel as JSON, alone or in tuples,
-lists and mappings; `Bulk` travels beside the JSON, and is not copied. JSON has no NaN: annotate a number
-that may be NaN with `Number`.
+lists and mappings; numpy's numbers become plain ones, and a `float` keeps infinities and NaN. `Bulk` travels
+beside the JSON, and is not copied.
 """
 
 import inspect
@@ -35,42 +35,56 @@ from typing import (
 
 import orjson
 from pydantic import (
-    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
     PlainValidator,
     PydanticUserError,
+    SerializationInfo,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
 )
+from pydantic_core import PydanticSerializationError
 
 from areal_sdk.errors import ContractError
 from areal_sdk.process.channel import Request
-from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.frames import JSON, Buffer, view_of
 
 
 class Service(Protocol):
     """Base of the contracts. A contract lists methods; the class that answers them derives from it."""
 
 
-def _taken(place: int, info: ValidationInfo) -> memoryview:
+_FLOATS = ConfigDict(ser_json_inf_nan="strings")
+"""JSON has no NaN and no infinity. As text a field that takes numbers reads them."""
+
+
+def _put_beside(item: Buffer, info: SerializationInfo) -> dict[str, int]:
+    assert isinstance(info.context, list), "values are written with their buffers"
+    info.context.append(view_of(item))
+    return {"bulk": len(info.context) - 1}  # no number and no text, so that it fits no other field
+
+
+def _taken(placed: object, info: ValidationInfo) -> memoryview:
     assert info.context is not None, "values are read with their buffers"
-    buffer: memoryview = info.context[place]
-    return buffer
+    match placed:
+        case {"bulk": int(place)} if 0 <= place < len(info.context):
+            buffer: memoryview = info.context[place]
+            return buffer
+    raise ValueError(f"expected bulk, one of {len(info.context)} buffers")
 
 
 if TYPE_CHECKING:
     Bulk: TypeAlias = Buffer
 else:
-    Bulk = Annotated[Any, PlainValidator(_taken)]
+    Bulk = Annotated[Any, PlainSerializer(_put_beside), PlainValidator(_taken)]
 """Bytes or an array, sent from where it lies. It arrives as a writable `memoryview` of its own memory."""
-
-Number = Annotated[float, BeforeValidator(lambda value: float("nan") if value is None else value)]
-"""A number that may be NaN."""
 
 Result = TypeVar("Result")
 Part = TypeVar("Part")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
+Packed: TypeAlias = tuple[JSON, list[Buffer]]
+"""A payload and its buffers."""
 
 Answer = Union[Result, Future[Result], Awaitable[Result]]  # noqa: UP007 - mypy takes no `|` of variables
 """The answer of a method: its result, or a future or a coroutine of the result, which answers once it is done."""
@@ -80,31 +94,34 @@ class Stream(Generic[Part]):
     """An answer in parts. A method returns a new stream; its process sends the parts later, from any thread."""
 
     def __init__(self) -> None:
-        self._request: Request | None = None
+        self._begun: tuple[Request, Method] | None = None
 
-    def begin(self, request: Request) -> None:
-        """Send the parts as the answer to `request`."""
-        self._request = request
+    def begin(self, request: Request, method: "Method") -> None:
+        """Send the parts as the answer to `request`, a call of `method`."""
+        self._begun = request, method
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the caller takes no more parts."""
-        return self._request is not None and self._request.cancelled
+        return self._begun is not None and self._begun[0].cancelled
 
     def send(self, part: Part) -> None:
-        self._begun.emit(*packed(part))
+        request, method = self._answering
+        request.emit(*method.answered(part))
 
     def finish(self, part: Part | None = None) -> None:
         """End the answer, with a last part unless `part` is None."""
-        self._begun.finish(*packed(part))
+        request, method = self._answering
+        request.finish(*(() if part is None else method.answered(part)))
 
     def fail(self, error: Exception) -> None:
-        self._begun.fail(error)
+        request, _ = self._answering
+        request.fail(error)
 
     @property
-    def _begun(self) -> Request:
-        assert self._request is not None, "a method returns its stream before it sends a part"
-        return self._request
+    def _answering(self) -> "tuple[Request, Method]":
+        assert self._begun is not None, "a method returns its stream before it sends a part"
+        return self._begun
 
 
 def at_once(method: Function) -> Function:
@@ -125,30 +142,39 @@ class Method:
     title: str
     """The contract, the method and its parameters: `Rewards.score(reward, episode)`."""
     _arguments: TypeAdapter[tuple[Any, ...]]
-    _result: TypeAdapter[Any]
+    _result: TypeAdapter[tuple[Any]]
+    """Reads and writes a tuple of the result alone: pydantic takes `_FLOATS` for a tuple, for a dataclass it does not."""
 
-    def called(self, *arguments: object) -> tuple[JSON, list[Buffer]]:
+    def called(self, *arguments: object) -> Packed:
         """The payload and the buffers of a call. Raises TypeError, which names the method."""
         try:
-            return packed(arguments)
-        except TypeError as exc:
+            written, buffers = _written(self._arguments, arguments)
+        except PydanticSerializationError as exc:
             raise TypeError(f"{self.title}: {exc}") from exc
+        return orjson.Fragment(written), buffers
+
+    def answered(self, result: object) -> Packed:
+        """The payload and the buffers of an answer, or of a part of one. Raises ContractError, which names the method."""
+        try:
+            written, buffers = _written(self._result, (result,))
+        except PydanticSerializationError as exc:
+            raise ContractError(f"the answer of {self.title} cannot be sent: {exc}") from exc
+        return orjson.Fragment(written[1:-1]), buffers  # without the brackets of the tuple
 
     def arguments(self, payload: JSON, buffers: Sequence[memoryview]) -> tuple[Any, ...]:
-        """The arguments that `packed` has written. Raises ContractError, which names the method."""
-        return self._read(self._arguments, payload, buffers, "was called with")  # type: ignore[no-any-return]
+        """The arguments of `called`. Raises ContractError, which names the method."""
+        try:
+            return self._arguments.validate_python(payload, context=buffers)
+        except ValidationError as exc:
+            raise ContractError(f"{self.title} was called with {payload!r:.200}: {exc}") from exc
 
     def result(self, payload: JSON, buffers: Sequence[memoryview]) -> Any:
-        """The result that `packed` has written. Raises ContractError, which names the method."""
-        return self._read(self._result, payload, buffers, "was answered with")
-
-    def _read(
-        self, adapter: TypeAdapter[Any], payload: JSON, buffers: Sequence[memoryview], what: str
-    ) -> Any:
+        """The result of `answered`. Raises ContractError, which names the method."""
         try:
-            return adapter.validate_python(payload, context=buffers)
-        except (ValidationError, IndexError) as exc:
-            raise ContractError(f"{self.title} {what} {payload!r:.200}: {exc}") from exc
+            (result,) = self._result.validate_python((payload,), context=buffers)
+        except ValidationError as exc:
+            raise ContractError(f"{self.title} was answered with {payload!r:.200}: {exc}") from exc
+        return result
 
 
 @cache
@@ -163,7 +189,13 @@ def method_of(function: Callable[..., Any]) -> Method:
     (result,) = get_args(of_answer[0] if of_answer else answer)
     try:
         arguments: Any = tuple[*hints.values()]  # type: ignore[misc]  # known when it runs
-        return Method(function.__name__, title, TypeAdapter(arguments), TypeAdapter(result))
+        answered: Any = tuple[result]  # type: ignore[valid-type]  # as above
+        return Method(
+            function.__name__,
+            title,
+            TypeAdapter(arguments, config=_FLOATS),
+            TypeAdapter(answered, config=_FLOATS),
+        )
     except PydanticUserError as exc:
         raise TypeError(f"{title} has an annotation that cannot travel: {exc}") from exc
 
@@ -179,14 +211,15 @@ def methods_of(service: type[Service]) -> dict[str, Method]:
     }
 
 
-def packed(value: object) -> tuple[JSON, list[Buffer]]:
-    """The JSON of a value, and its bulk data, to be sent as a payload and its buffers."""
+def _written(adapter: TypeAdapter[Any], value: object) -> tuple[bytes, list[Buffer]]:
+    """The JSON of a value, and the bulk data of the value."""
     buffers: list[Buffer] = []
+    written = adapter.serializer.to_json(value, context=buffers, fallback=_plain, warnings=False)
+    return written, buffers
 
-    def beside(item: Any) -> int:
-        if not isinstance(item, bytes | bytearray | memoryview) and not hasattr(item, "nbytes"):
-            raise TypeError(f"a {type(item).__name__} cannot travel as JSON")
-        buffers.append(item)
-        return len(buffers) - 1
 
-    return orjson.Fragment(orjson.dumps(value, beside, orjson.OPT_NON_STR_KEYS)), buffers
+def _plain(item: Any) -> object:
+    """The number that a scalar of numpy is, or an array without axes."""
+    if getattr(item, "ndim", None) == 0 and hasattr(item, "item"):
+        return item.item()
+    raise TypeError(f"a {type(item).__name__} cannot travel as JSON")
