@@ -277,7 +277,7 @@ FAULTS: Mapping[str, tuple[str, Write]] = {
     ),
     "the reward pays for length": ("reward hacked by length", hacked_by_length),
     "the reward pays for politeness": (
-        "reward hacked by a component, reward/polite",
+        "reward hacked by a component",
         of_metrics(
             lambda: recorded(
                 "rate that follows a bound",

@@ -206,7 +206,7 @@ def _rate(
     if (
         len(moves) >= bounds.few_steps
         and not course.fell
-        and _is_still([kl for _, kl in moves], bounds)
+        and is_still([kl for _, kl in moves], bounds)
     ):
         raised = (
             "give it more steps (run.steps): the rate rises while rewards differ"
@@ -239,7 +239,8 @@ def _to_move_less(settings: Settings) -> str:
     return lower if bound else f"{lower}, or bound each step by trainer.trust_region ({bound})"
 
 
-def _is_still(kls: Sequence[float], bounds: Bounds) -> bool:
+def is_still(kls: Sequence[float], bounds: Bounds) -> bool:
+    """Whether steps of these KLs hardly move the policy, each alone and all together."""
     reach = sum(map(sqrt, kls)) ** 2  # a KL grows with the square of a distance
     return median(kls) < bounds.still and reach < bounds.near
 

@@ -10,7 +10,7 @@ class Finding:
     """A fault that a rule found."""
 
     fault: str
-    """The name of the fault: one of a closed set, which docs/why.md lists."""
+    """The name of the fault, one of those that docs/why.md lists."""
     found: str
     """The fault in one sentence, with its main figures."""
     cure: str

@@ -141,7 +141,7 @@ def _gained(signs: Signs) -> tuple[str, str, str]:
         name = max(rises, key=lambda one: rises[one][0])
         _, first, last = rises[name]
         short = name.removeprefix(COMPONENT)
-        return f"a component, {short}", f"{short} rose from {number(first)} to {number(last)}", name
+        return "a component", f"{short} rose from {number(first)} to {number(last)}", name
     return "something unrecorded", "no recorded component rose with it", "batch/reward"
 
 

@@ -3,7 +3,7 @@
 from statistics import fmean, median
 
 from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
-from areal_sdk.records.diagnosis.cures import CUT, SOLVED
+from areal_sdk.records.diagnosis.cures import CUT, SOLVED, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.rules import Finding
 from areal_sdk.records.diagnosis.signs import Signs, since
 from areal_sdk.records.diagnosis.verdict import (
@@ -12,8 +12,8 @@ from areal_sdk.records.diagnosis.verdict import (
     Need,
     RunVerdict,
     differing,
+    is_still,
     moved,
-    verdict_of,
 )
 
 DISAGREEMENT = 0.1
@@ -26,6 +26,10 @@ NO_SIGNAL = 0.3
 """Share of groups whose rewards differ: with less at the end, a collapsed policy has little to learn from."""
 HELD_BACK = 0.1
 """Part of each update that the trust region leaves, median: with less the rate is too high."""
+SETTLED = 16
+"""Number of steps after which a rate that rises by itself has begun to rise."""
+RISING = 10.0
+"""Factor by which the latest steps move the policy further than the first ones, if the rate rises by itself."""
 TIMES_MORE = 2.0
 """Factor by which long episodes are dropped more often than short ones."""
 IDLE, SLOW_S = 0.9, 10.0
@@ -94,23 +98,31 @@ def gradient(signs: Signs) -> Finding | None:
 
 
 def rate(signs: Signs) -> Finding | None:
-    """A policy that jumps, that is held back at each update, or that hardly moves."""
+    """A policy that jumps, that hardly moves, or that is held back at each update."""
+    if (verdict := _lacks(signs, Need.RATE)) is None:
+        return _held_back(signs)
     kls = [(step["step"], kl) for step in signs.steps if (kl := moved(step)) is not None]
-    if (verdict := _lacks(signs, Need.RATE)) is not None:
-        jumps = [step for step, kl in kls if kl > BOUNDS.jump]
-        fault, at = ("rate too high", jumps[0]) if jumps else ("rate too low", kls[0][0])
-        if "hardly moves" in verdict.figures:
-            fault, at = "rate too low", kls[0][0]
-        return _told(signs, Need.RATE, fault, verdict, at)
+    sizes = [kl for _, kl in kls]
+    if signs.course.fell or not is_still(sizes, BOUNDS):
+        at = next(step for step, kl in kls if kl > BOUNDS.jump)
+        return _told(signs, Need.RATE, "rate too high", verdict, at)
+    if len(sizes) < SETTLED or median(sizes[-LEAST:]) > RISING * median(sizes[:LEAST]):
+        return None  # the rate rises by itself, as `learning_rate = "auto"` does in its first steps
+    return _told(signs, Need.RATE, "rate too low", verdict, kls[0][0])
+
+
+def _held_back(signs: Signs) -> Finding | None:
+    """A fixed rate of which the trust region leaves little: each update is computed and thrown away."""
+    given = signs.settings.get("trainer", {}).get("learning_rate")
     shares = signs.points("train/update_share")
-    if signs.is_healthy or len(shares) < BOUNDS.few_steps:
+    if signs.is_healthy or given == "auto" or len(shares) < BOUNDS.few_steps:
         return None
     if (left := median(value for _, value in shares)) >= HELD_BACK:
         return None
     return Finding(
         "rate too high",
         f"the trust region leaves {left:.0%} of an update (train/update_share, median of {len(shares)} steps)",
-        "lower trainer.learning_rate",
+        f"lower trainer.learning_rate ({given})",
         since(shares, lambda share: share < HELD_BACK),
         first=signs.moved(("train/update_share", *MOVES[Need.RATE])),
     )
@@ -162,13 +174,16 @@ def room(signs: Signs) -> Finding | None:
 
 
 def unjudged(signs: Signs) -> Finding | None:
-    """Episodes without a reward, for a reason that the rule about errors does not know."""
-    verdict = verdict_of(signs.steps, signs.settings)
-    if verdict is None or "unjudged" not in verdict.figures:
+    """Episodes that nobody judged: the agent or the reward abstained, or a limit came before."""
+    metric = "batch/unjudged_share"
+    if (share := signs.mean(metric)) is None or share <= CUT:
         return None
-    points = signs.points("batch/unjudged_share")
-    return _told(
-        signs, Need.ROOM, "no reward", verdict, since(points, lambda share: share > BOUNDS.cut)
+    return Finding(
+        "no reward",
+        f"{share:.0%} of the episodes got no reward and are not trained",
+        WITHOUT_REWARD[metric],
+        since(signs.points(metric), lambda value: value > CUT),
+        first=signs.moved((metric, *MOVES[Need.ROOM])),
     )
 
 
