@@ -202,6 +202,8 @@ class FrameDecoder:
             header = orjson.loads(raw)
             sizes = [int(size) for size in header["b"]]
             frame = Frame(FrameKind(header["k"]), int(header["i"]), header["m"], header["p"])
+            if not isinstance(frame.method, str):
+                raise TypeError(f"the method is {frame.method!r:.100}")
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as exc:
             raise FrameError(f"not a frame header: {exc}") from exc
         if any(size < 0 for size in sizes) or sum(sizes) > self.max_buffer_bytes:

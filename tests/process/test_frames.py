@@ -76,6 +76,7 @@ def test_one_byte_at_a_time_is_enough() -> None:
         b"\x04\0\0\0null",
         b"\x04\0\0\0\xff\xfe!!",
         b"".join(encode(Frame(FrameKind.CALL))).replace(b'"call"', b'"kall"'),
+        b"".join(encode(Frame(FrameKind.CALL))).replace(b'"m":""', b'"m":[]'),
         b"".join(encode(Frame(FrameKind.CALL, buffers=[b"12"]))).replace(b"[2]", b"[-]"),
     ],
 )
