@@ -16,7 +16,7 @@ from areal_sdk.loop.learning.steps import TrainingLoop, cut_timeout_s, stalled_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerTasks
-from areal_sdk.telemetry import Ledger
+from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate
 from tests.loop.runs import (
@@ -210,7 +210,7 @@ def test_weights_that_cannot_be_delivered_end_the_run_with_that_error(tmp_path: 
     assert "internal error" not in output
 
 
-async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
+async def test_the_gate_opens_only_when_the_engine_has_confirmed(tmp_path: Path) -> None:
     rules = FlowRules(RolloutSection(batch=4, group_size=2, max_staleness=1, max_inflight=8))
     buffer = TrajectoryBuffer(rules, tasks=CallerTasks(), ledger=Ledger())
     meanwhile: list[int] = []
@@ -221,7 +221,9 @@ async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
             await super().update_weights(update)
 
     config = parse_config({"agent": "a.py"})
-    services: Any = SimpleNamespace(engine=Slow("words"), plugins=load_plugins(), config=config)
+    services: Any = SimpleNamespace(
+        engine=Slow("words"), plugins=load_plugins(), config=config, run_dir=RunDir(tmp_path)
+    )
     unused: Any = None
     progress: Any = SimpleNamespace(delivered=lambda seconds: None)
     source: Any = SimpleNamespace(set_version=buffer.set_version)
