@@ -20,6 +20,9 @@ from areal_sdk.types import Episode, OutcomeKind, Task
 
 KEY_BYTES = 6
 """Bytes of a task's key: among 100,000 tasks two have the same key by chance in one run of 50,000."""
+_SOURCES = ("source", "family")
+"""The data that name the source of a task (`Task.source`), and are no part of what it asks."""
+_CANONICAL = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
 TEXT_LENGTH = 160
 """Number of characters of an episode's last answer in the index."""
 _NUMBER = int | float
@@ -139,18 +142,22 @@ def _is_credit(credit: Any) -> bool:
 def task_key(task: Task) -> str:
     """Digits that name what a task asks: its data without their source, or its id if that is all there is.
 
+    The task keeps them from the first call on, which comes before play: an agent may change the data in place.
+
     >>> one, other = Task("train-1", {"q": "2+2?", "a": 4}), Task("sums/9", {"a": 4, "q": "2+2?", "source": "sums"})
     >>> task_key(one) == task_key(other) != task_key(Task("train-1", {"q": "2+3?"}))
     True
     """
-    asked = {name: value for name, value in task.data.items() if name != "source"}
-    content = task.id.encode()
-    if asked:
-        with suppress(
-            TypeError
-        ):  # an object that is no JSON: its text would be another in each process
-            content = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
+    if not task.key:
+        asked = {name: value for name, value in task.data.items() if name not in _SOURCES}
+        content = task.id.encode()
+        if asked:
+            # An object that is no JSON has another text in each process.
+            with suppress(TypeError):
+                content = orjson.dumps(asked, option=_CANONICAL)
+        digits = hashlib.blake2b(content, digest_size=KEY_BYTES).hexdigest()
+        object.__setattr__(task, "key", digits)
+    return task.key
 
 
 def summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:

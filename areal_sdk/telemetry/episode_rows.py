@@ -39,7 +39,7 @@ _KINDS: Mapping[str, type[StrEnum]] = {
     "excluded": Exclusion,
 }
 """The fields whose text is one of a closed set."""
-_DERIVED = ("num_prompt",)
+_DERIVED = ("num_prompt", "key")
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:

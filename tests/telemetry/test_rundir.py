@@ -1,15 +1,20 @@
 """The run directory is whole whenever somebody reads it."""
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.episode_index import task_key
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode, list_episodes
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
@@ -131,6 +136,8 @@ def test_a_task_has_one_key_whatever_its_id_its_split_and_its_source(tmp_path: P
         Task("train-1", asked),
         Task("eval-9", turned),
         Task("sums/9#2", {**turned, "source": "sums"}),
+        Task("sums/9#3", {**turned, "family": "sums"}),
+        Task("sums/9#4", {**turned, "answer": np.int64(4)}),
     ]
     others = [Task("train-1", {**asked, "answer": 5}), Task("train-1"), Task("train-2")]
     writer = EpisodeWriter(tmp_path)
@@ -141,6 +148,27 @@ def test_a_task_has_one_key_whatever_its_id_its_split_and_its_source(tmp_path: P
     assert len({*keys[: len(same)]}) == 1
     assert len({*keys}) == 1 + len(others)
     assert keys[0] == "6bc247a66382", "what an earlier run has written"
+
+
+def test_numbers_of_numpy_and_keys_that_are_no_text_are_part_of_a_tasks_key() -> None:
+    board = {"board": {1: "x", 2: np.arange(3)}}
+    assert task_key(Task("train-1", board)) == task_key(Task("eval-9", {**board}))
+    assert task_key(Task("train-1", board)) != task_key(Task("train-1", {"board": {1: "x"}}))
+
+
+def test_an_agent_that_changes_the_data_of_its_task_does_not_change_the_key(
+    tmp_path: Path,
+) -> None:
+    task = Task("t", {"question": "2+2?", "tried": []})
+    EpisodeRequest("e", task)
+    key = task.key
+    task.data["tried"].append("3")
+    writer = EpisodeWriter(tmp_path)
+    for one in (task, pickle.loads(pickle.dumps(task))):
+        writer.write(Episode("e", one, (), Outcome.scored(1.0)))
+    writer.close()
+    assert {e.task_key for e in list_episodes(tmp_path)} == {key}
+    assert key != task_key(replace(task)), "the changed data ask something else"
 
 
 def test_a_task_whose_data_are_no_json_is_known_by_its_id(tmp_path: Path) -> None:

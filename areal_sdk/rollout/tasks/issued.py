@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
+from areal_sdk.telemetry.episode_index import task_key
 from areal_sdk.types import Episode, Task
 
 TaskKey = tuple[int, str]
@@ -80,6 +81,9 @@ class EpisodeRequest:
     epoch: int = 0
     attempt: int = 0
     """Infrastructure retries so far: those of rollout nodes that were lost."""
+
+    def __post_init__(self) -> None:
+        task_key(self.task)  # before play, which may change the data of the task
 
 
 class PlaysEpisodes(Protocol):
