@@ -42,7 +42,7 @@ class FollowedRun:
         self._sizes: Mapping[str, int] = {}
         self._events_end = 0
         self._num_unreadable = 0, 0
-        """Of the metrics, and of the index."""
+        """Numbers of lines that could not be read: of the metrics, and of the index."""
         self._tokens: tuple[tuple[int, int], StepTokens | None] | None = None
         """The tokens of the step that was read last, for the siblings of its episodes. A resume may take the step
         again."""

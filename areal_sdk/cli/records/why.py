@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.records.diagnosis.rules import Finding
+    from areal_sdk.records.diagnosis.rules import RunFault
     from areal_sdk.records.diagnosis.why import Diagnosis
 
 WIDTH = 10
@@ -50,7 +50,7 @@ def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
         yield from _about("also", finding)
 
 
-def _about(head: str, finding: "Finding") -> Iterator[str]:
+def _about(head: str, finding: "RunFault") -> Iterator[str]:
     kind = "costs time alone" if finding.costs_time else ""
     audit = "" if finding.warns_early else "told by the harm, not before it"
     remark = "; ".join(text for text in (kind, audit) if text)

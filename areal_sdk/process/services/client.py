@@ -19,7 +19,7 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
-class Caller(Protocol):
+class WayToProcess(Protocol):
     """The way to a process: a `Child`, a pool of them, or the `Channel` to the main process."""
 
     async def call(
@@ -35,7 +35,7 @@ class Caller(Protocol):
 class Client(Generic[S]):
     """Calls the methods of one contract. Errors are those of the caller that it is made with."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: WayToProcess) -> None:
         self._caller = caller
 
     async def call(

@@ -27,7 +27,7 @@ APART, PART = 4.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class FirstMove:
     """The first lasting change of a metric."""
 
     metric: str
@@ -118,13 +118,13 @@ class Signs:
             return None
         return fmean(values[:width]), fmean(values[-width:])
 
-    def moved(self, metrics: Iterable[str]) -> Moved | None:
+    def moved(self, metrics: Iterable[str]) -> FirstMove | None:
         """The first of these metrics that moved; None if all are as they were in the first steps."""
         found = [moved for name in metrics if (moved := first_move(name, self.points(name)))]
         return min(found, key=lambda one: one.step, default=None)
 
 
-def first_move(metric: str, points: Points) -> Moved | None:
+def first_move(metric: str, points: Points) -> FirstMove | None:
     """The first lasting change of a metric.
 
     >>> str(first_move("train/entropy", [(n, 2.0) for n in range(1, 9)] + [(n, 0.5) for n in range(9, 13)]))
@@ -138,7 +138,7 @@ def first_move(metric: str, points: Points) -> Moved | None:
     for at in range(width, len(values) - LEAST + 1):
         after = values[at : at + LEAST]
         if min(abs(value - first) for value in after) > least:
-            return Moved(metric, points[at][0], first, median(after))
+            return FirstMove(metric, points[at][0], first, median(after))
     return None
 
 
@@ -156,7 +156,7 @@ def since(points: Points, is_bad: Callable[[float], bool]) -> int:
 
 
 def _spread(items: Sequence[EpisodeSummary], count: int) -> list[EpisodeSummary]:
-    """At most `count` of the items, the first and the last among them."""
+    """A sample of at most `count` of the items, the first and the last among them."""
     if len(items) <= count:
         return [*items]
     return [items[round(n * (len(items) - 1) / (count - 1))] for n in range(count)]

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from areal_sdk.records.diagnosis.course import LEAST
-from areal_sdk.records.diagnosis.rules import Finding, episodes, rewards, steps
+from areal_sdk.records.diagnosis.rules import RunFault, episodes, rewards, steps
 from areal_sdk.records.diagnosis.signs import Signs
 from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
 from areal_sdk.telemetry import RunDir
 
-RULES: Sequence[Callable[[Signs], Finding | None]] = (
+RULES: Sequence[Callable[[Signs], RunFault | None]] = (
     episodes.garbled,
     episodes.never_stops,
     episodes.unparsed_calls,
@@ -43,7 +43,7 @@ RULES: Sequence[Callable[[Signs], Finding | None]] = (
 class Diagnosis:
     """The answer of `areal-sdk why`."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[RunFault, ...]
     """The likely cause first; empty if the run has no fault."""
     course: str
     """The course of the run in one line."""
@@ -64,14 +64,14 @@ def why(run_dir: RunDir) -> Diagnosis:
     return Diagnosis(diagnose(signs), _course(signs), _failure(run_dir), signs.num_unreadable)
 
 
-def diagnose(signs: Signs) -> tuple[Finding, ...]:
+def diagnose(signs: Signs) -> tuple[RunFault, ...]:
     """The findings on `signs`, the likely cause first."""
     found = [finding for rule in RULES if (finding := rule(signs)) is not None]
     ranked = sorted(found, key=lambda one: (one.costs_time, one.since))
     return tuple(map(_without_later_move, ranked))
 
 
-def _without_later_move(finding: Finding) -> Finding:
+def _without_later_move(finding: RunFault) -> RunFault:
     """The finding, without a metric that moved only after the fault was there."""
     is_later = finding.first is not None and finding.first.step >= finding.since + LEAST
     return replace(finding, first=None) if is_later else finding
@@ -104,5 +104,5 @@ def _of_losses(run_dir: RunDir) -> Diagnosis:
     if verdict.missing is None:
         return Diagnosis((), str(verdict), failure)
     fault = "fall" if verdict.missing is Need.STAY else "rate too low"
-    finding = Finding(fault, verdict.figures, verdict.cure, 1, warns_early=False)
+    finding = RunFault(fault, verdict.figures, verdict.cure, 1, warns_early=False)
     return Diagnosis((finding,), verdict.figures, failure)

@@ -1,12 +1,12 @@
-"""The rules of `areal-sdk why`, by what they look at. A rule is a pure function from `Signs` to a `Finding`, or None."""
+"""The rules of `areal-sdk why`, by what they look at. A rule is a pure function from `Signs` to a `RunFault`, or None."""
 
 from dataclasses import dataclass
 
-from areal_sdk.records.diagnosis.signs import Moved
+from areal_sdk.records.diagnosis.signs import FirstMove
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RunFault:
     """A fault that a rule found."""
 
     fault: str
@@ -19,7 +19,7 @@ class Finding:
     """The step from which it holds."""
     evidence: tuple[str, ...] = ()
     """Further figures, each with its step or its episode."""
-    first: Moved | None = None
+    first: FirstMove | None = None
     """The metric that moved first, of those that the fault moves; None if all are as they were at the start."""
     warns_early: bool = True
     """Whether the rule can speak before the harm is done. Else it audits a run that already has the fault."""

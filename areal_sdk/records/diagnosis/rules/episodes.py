@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
-from areal_sdk.records.diagnosis.rules import Finding, counted_of
+from areal_sdk.records.diagnosis.rules import RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
 from areal_sdk.telemetry import DropReason, EpisodeSummary
 from areal_sdk.telemetry.tool_use import cold_start
@@ -60,7 +60,7 @@ OF_SOURCE = 0.8
 """Share of the failed episodes of one source from which the source is named."""
 
 
-def garbled(signs: Signs) -> Finding | None:
+def garbled(signs: Signs) -> RunFault | None:
     """Replacement characters, and loops of the same few tokens."""
     judged = [(step, turn, how) for step, turn in signs.turns if (how := _garble(turn)) is not None]
     bad = [(step, turn, how) for step, turn, how in judged if how]
@@ -69,7 +69,7 @@ def garbled(signs: Signs) -> Finding | None:
     kinds = Counter(how for _, _, how in bad)
     at = since([(step, float(bool(how))) for step, _, how in judged], lambda share: share > GARBLED)
     step, turn, _ = bad[0]
-    return Finding(
+    return RunFault(
         "garbled output",
         f"{counted_of(len(bad), len(judged))} sampled turns are garbled: "
         + ", ".join(f"{count} {how}" for how, count in kinds.most_common()),
@@ -83,7 +83,7 @@ def garbled(signs: Signs) -> Finding | None:
 
 
 def _garble(turn: Turn) -> str | None:
-    """What is wrong with the text; empty if nothing is, None for a turn without text to judge."""
+    """The fault of the text; empty if there is none, None for a turn without text to judge."""
     text, tokens = turn.text, turn.output_tokens
     if text and text.count(REPLACEMENT) > GARBLED_CHARACTERS * len(text):
         return "with replacement characters"
@@ -93,7 +93,7 @@ def _garble(turn: Turn) -> str | None:
     return "that repeat themselves" if 1.0 - len({*grams}) / len(grams) > REPEATED else ""
 
 
-def never_stops(signs: Signs) -> Finding | None:
+def never_stops(signs: Signs) -> RunFault | None:
     """Turns that only the limit ends, from the first step on."""
     if signs.is_healthy:
         return None
@@ -106,7 +106,7 @@ def never_stops(signs: Signs) -> Finding | None:
     ):
         return None
     longest = max(len(turn.output_tokens) for _, turn in signs.turns)
-    return Finding(
+    return RunFault(
         "stop token never sampled",
         f"none of {total} sampled turns ended by itself: the limit ended {ends[FinishReason.LENGTH]}",
         "look at the end of an answer (areal-sdk inspect RUN --worst 1). If it goes on after the answer, the model does not "
@@ -118,7 +118,7 @@ def never_stops(signs: Signs) -> Finding | None:
     )
 
 
-def unparsed_calls(signs: Signs) -> Finding | None:
+def unparsed_calls(signs: Signs) -> RunFault | None:
     """Tool calls that stay text, or that are never tried."""
     offered = [(step, turn) for step, turn in signs.turns if turn.offers_tools]
     calls = [turn for _, turn in offered if turn.message.get("tool_calls")]
@@ -130,7 +130,7 @@ def unparsed_calls(signs: Signs) -> Finding | None:
     enough = len(offered) >= FEWEST_TURNS and len(tries) > UNPARSED * len(offered)
     if enough and len(calls) <= PARSED * (len(calls) + len(tries)):
         step, turn = tries[0]
-        return Finding(
+        return RunFault(
             "tool calls never parse",
             f"{len(tries)} of {len(offered)} turns with tools try a call, and {len(calls)} parse",
             "set gateway.tool_format to the model's own (areal-sdk doctor model tries it), and check the call below: a limit may "
@@ -141,18 +141,18 @@ def unparsed_calls(signs: Signs) -> Finding | None:
         )
     if (said := cold_start(signs.steps)) and not tries and not signs.is_healthy:
         found, _, cure = said.partition(": ")
-        return Finding("tools never called", found, cure, signs.steps[0]["step"])
+        return RunFault("tools never called", found, cure, signs.steps[0]["step"])
     return None
 
 
-def forks(signs: Signs) -> Finding | None:
+def forks(signs: Signs) -> RunFault | None:
     """Turns that do not continue the turn before, because the client changed its history."""
     later = [(step, turn) for step, episode in signs.sampled for turn in episode.turns[1:]]
     forked = [(step, turn.fork) for step, turn in later if turn.fork in FORK_CURES]
     if len(later) < FEWEST_TURNS or len(forked) < FORKING * len(later):
         return None
     (reason, count), *others = Counter(fork for _, fork in forked if fork).most_common()
-    return Finding(
+    return RunFault(
         "forks on every turn",
         f"{counted_of(len(forked), len(later))} later turns fork, {count} of them by {reason.value}: their history is "
         "computed and trained anew",
@@ -162,7 +162,7 @@ def forks(signs: Signs) -> Finding | None:
     )
 
 
-def errors(signs: Signs) -> Finding | None:
+def errors(signs: Signs) -> RunFault | None:
     """The most frequent way to end without a reward, outside the reward."""
     total = len(signs.summaries)
     dropped = (one.dropped for one in signs.summaries)
@@ -176,7 +176,7 @@ def errors(signs: Signs) -> Finding | None:
         return None
     bad = [one for one in signs.summaries if one.dropped is reason]
     (error, times), *_ = Counter(_line(one) for one in bad).most_common(1)
-    return Finding(
+    return RunFault(
         fault,
         f"{counted_of(count, total)} episodes got no reward and are not trained{_by_source(signs, bad)}",
         WITHOUT_REWARD[metric],

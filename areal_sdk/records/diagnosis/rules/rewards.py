@@ -8,7 +8,7 @@ import numpy as np
 
 from areal_sdk.records.diagnosis.course import GAIN, LOSS, LOSS_ERRORS, course_by, number
 from areal_sdk.records.diagnosis.cures import LONGER
-from areal_sdk.records.diagnosis.rules import Finding, counted_of
+from areal_sdk.records.diagnosis.rules import RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, first_move, step_of
 from areal_sdk.telemetry import EpisodeSummary
 from areal_sdk.telemetry.episode_index import TEXT_LENGTH
@@ -24,7 +24,7 @@ BY_LENGTH = 0.5
 COMPONENT = "batch/outcome/"
 
 
-def noisy(signs: Signs) -> Finding | None:
+def noisy(signs: Signs) -> RunFault | None:
     """Equal answers to one task with different rewards.
 
     Only answers of one turn count, and only whole texts: two games with the same last word may differ in their course.
@@ -39,7 +39,7 @@ def noisy(signs: Signs) -> Finding | None:
         return None
     widest = max(unequal, key=_spread_of)
     told = ", ".join(f"{one.reward:g} ({one.id})" for one in widest[:4])
-    return Finding(
+    return RunFault(
         "noisy reward",
         f"{counted_of(len(unequal), len(repeated))} answers that were given more than once earned different "
         f"rewards{_of_source(signs, unequal, repeated)}",
@@ -68,7 +68,7 @@ def _of_source(
     return f", all of source {noisy_ones.pop()!r}" if len(noisy_ones) == 1 and others else ""
 
 
-def hacked(signs: Signs) -> Finding | None:
+def hacked(signs: Signs) -> RunFault | None:
     """A reward that rose while success fell, or while another component of the reward did."""
     reward, success = (course_by(signs.steps, name) for name in ("reward", "success"))
     if not reward.values or not reward.rose or (success.values and success.leans_up):
@@ -77,7 +77,7 @@ def hacked(signs: Signs) -> Finding | None:
     if not lost:
         return None
     by, what, metric = _gained(signs)
-    return Finding(
+    return RunFault(
         f"reward hacked by {by}",
         f"the {reward.told()}, and {lost}; {what}",
         "look at the best episodes (areal-sdk inspect RUN --best 5), and let the reward not pay for it: "
@@ -122,7 +122,7 @@ def _components(signs: Signs) -> Mapping[str, tuple[float, float]]:
 
 
 def _gained(signs: Signs) -> tuple[str, str, str]:
-    """What rose with the reward: its name, its figures, and its metric."""
+    """The quantity that rose with the reward: its name, its figures, and its metric."""
     lengths, link = signs.ends("batch/sampled_tokens"), _length_pays(signs.summaries)
     is_longer = lengths is not None and not 1 / LONGER < lengths[1] / max(1.0, lengths[0]) < LONGER
     if lengths is not None and is_longer and abs(link) >= BY_LENGTH:

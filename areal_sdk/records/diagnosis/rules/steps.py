@@ -4,7 +4,7 @@ from statistics import fmean, median
 
 from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
 from areal_sdk.records.diagnosis.cures import CUT, SOLVED, WITHOUT_REWARD
-from areal_sdk.records.diagnosis.rules import Finding
+from areal_sdk.records.diagnosis.rules import RunFault
 from areal_sdk.records.diagnosis.signs import Signs, since
 from areal_sdk.records.diagnosis.verdict import (
     BOUNDS,
@@ -46,7 +46,7 @@ MOVES = {
 """The metrics that each missing need moves."""
 
 
-def disagree(signs: Signs) -> Finding | None:
+def disagree(signs: Signs) -> RunFault | None:
     """Engine and trainer that give sampled tokens different logprobs under the same weights."""
     points = signs.points("train/dlogp_lag_0")
     if len(points) < LEAST or max(windows([value for _, value in points])) <= DISAGREEMENT:
@@ -54,7 +54,7 @@ def disagree(signs: Signs) -> Finding | None:
     at, most = max(points, key=lambda point: point[1])
     far = signs.far_tokens
     evidence = f"step {at}: {number(most)} nats a token, the most"
-    return Finding(
+    return RunFault(
         "engine and trainer disagree",
         f"under the same weights they differ by {number(fmean(v for _, v in points))} nats a token, where rounding explains "
         f"{DISAGREEMENT:g}",
@@ -72,7 +72,7 @@ def disagree(signs: Signs) -> Finding | None:
     )
 
 
-def signal(signs: Signs) -> Finding | None:
+def signal(signs: Signs) -> RunFault | None:
     """Groups whose rewards do not differ: all solved, or all hopeless."""
     if (verdict := _lacks(signs, Need.SIGNAL)) is None:
         return None
@@ -90,14 +90,14 @@ def signal(signs: Signs) -> Finding | None:
     )
 
 
-def gradient(signs: Signs) -> Finding | None:
+def gradient(signs: Signs) -> RunFault | None:
     """Steps without an update though rewards differ."""
     if (verdict := _lacks(signs, Need.GRADIENT)) is None:
         return None
     return _told(signs, Need.GRADIENT, "no update", verdict, signs.steps[0]["step"])
 
 
-def rate(signs: Signs) -> Finding | None:
+def rate(signs: Signs) -> RunFault | None:
     """A policy that jumps, that hardly moves, or that is held back at each update."""
     if (verdict := _lacks(signs, Need.RATE)) is None:
         return _held_back(signs)
@@ -111,7 +111,7 @@ def rate(signs: Signs) -> Finding | None:
     return _told(signs, Need.RATE, "rate too low", verdict, kls[0][0])
 
 
-def _held_back(signs: Signs) -> Finding | None:
+def _held_back(signs: Signs) -> RunFault | None:
     """A fixed rate of which the trust region leaves little: each update is computed and thrown away."""
     given = signs.settings.get("trainer", {}).get("learning_rate")
     shares = signs.points("train/update_share")
@@ -119,7 +119,7 @@ def _held_back(signs: Signs) -> Finding | None:
         return None
     if (left := median(value for _, value in shares)) >= HELD_BACK:
         return None
-    return Finding(
+    return RunFault(
         "rate too high",
         f"the trust region leaves {left:.0%} of an update (train/update_share, median of {len(shares)} steps)",
         f"lower trainer.learning_rate ({given})",
@@ -128,7 +128,7 @@ def _held_back(signs: Signs) -> Finding | None:
     )
 
 
-def entropy(signs: Signs) -> Finding | None:
+def entropy(signs: Signs) -> RunFault | None:
     """A policy that has one answer left before its tasks are solved. Entropy falls in healthy runs too, so the rule waits until
     the run has stood still without it."""
     points = signs.points("train/entropy")
@@ -151,7 +151,7 @@ def entropy(signs: Signs) -> Finding | None:
         or windows(shares)[-1] > NO_SIGNAL
     ):
         return None
-    return Finding(
+    return RunFault(
         "entropy collapse",
         f"entropy fell from {number(first)} to {number(points[-1][1])} nats, below a tenth at step {at}; since then "
         f"{course.told()}, and the rewards of {windows(shares)[-1]:.0%} of the groups differ",
@@ -165,7 +165,7 @@ def entropy(signs: Signs) -> Finding | None:
     )
 
 
-def room(signs: Signs) -> Finding | None:
+def room(signs: Signs) -> RunFault | None:
     """Episodes that run into a limit."""
     if (verdict := _lacks(signs, Need.ROOM)) is None:
         return None
@@ -173,12 +173,12 @@ def room(signs: Signs) -> Finding | None:
     return _told(signs, Need.ROOM, "answers cut by the limit", verdict, at)
 
 
-def unjudged(signs: Signs) -> Finding | None:
+def unjudged(signs: Signs) -> RunFault | None:
     """Episodes that nobody judged: the agent or the reward abstained, or a limit came before."""
     metric = "batch/unjudged_share"
     if (share := signs.mean(metric)) is None or share <= CUT:
         return None
-    return Finding(
+    return RunFault(
         "no reward",
         f"{share:.0%} of the episodes got no reward and are not trained",
         WITHOUT_REWARD[metric],
@@ -187,13 +187,13 @@ def unjudged(signs: Signs) -> Finding | None:
     )
 
 
-def freshness(signs: Signs) -> Finding | None:
+def freshness(signs: Signs) -> RunFault | None:
     """Samples that are too old, above all those of long episodes."""
     longest, shortest = (
         signs.mean(f"batch/stale_share_{quarter}_quarter") for quarter in ("longest", "shortest")
     )
     if longest is not None and longest > BOUNDS.stale and longest > TIMES_MORE * (shortest or 0.0):
-        return Finding(
+        return RunFault(
             "staleness drops the long ones",
             f"{longest:.0%} of the longest quarter of the episodes were dropped as too old, {shortest or 0.0:.0%} of the "
             "shortest: the policy is pushed towards short episodes",
@@ -211,7 +211,7 @@ def freshness(signs: Signs) -> Finding | None:
     return _told(signs, Need.FRESHNESS, "samples too old", verdict, signs.steps[0]["step"])
 
 
-def fall(signs: Signs) -> Finding | None:
+def fall(signs: Signs) -> RunFault | None:
     """A run that lost what it had learnt."""
     if (verdict := _lacks(signs, Need.STAY)) is None:
         return None
@@ -224,7 +224,7 @@ def fall(signs: Signs) -> Finding | None:
     return _told(signs, Need.STAY, "fall", verdict, at, warns_early=False)
 
 
-def balance(signs: Signs) -> Finding | None:
+def balance(signs: Signs) -> RunFault | None:
     """One side that waits for the other nearly always. It costs time: the run learns as well."""
     waits, steps = signs.mean("batch/waited_s"), signs.mean("train/step_s")
     if waits is None or steps is None or len(signs.steps) < BOUNDS.few_steps:
@@ -234,7 +234,7 @@ def balance(signs: Signs) -> Finding | None:
         return None
     first = signs.moved(("batch/waited_s", "train/step_s", "batch/sampled_tokens"))
     if waits > IDLE * whole:
-        return Finding(
+        return RunFault(
             "generation starves training",
             f"the trainer waits {waits:.0f} of {whole:.0f} seconds a step for episodes",
             "start more servers (engine.servers of SGLang), raise rollout.max_inflight or rollout.max_staleness, or look for slow "
@@ -245,7 +245,7 @@ def balance(signs: Signs) -> Finding | None:
         )
     running = signs.mean("batch/running")
     if steps > IDLE * whole and running == 0.0:
-        return Finding(
+        return RunFault(
             "training starves generation",
             f"a step computes for {steps:.0f} of {whole:.0f} seconds, and no episode runs when it takes its batch",
             "give training more devices (trainer.ranks), or raise rollout.max_staleness so that agents go on meanwhile",
@@ -271,6 +271,6 @@ def _told(
     at: int,
     *,
     warns_early: bool = True,
-) -> Finding:
+) -> RunFault:
     first = signs.moved(MOVES[need])
-    return Finding(fault, verdict.figures, verdict.cure, at, (), first, warns_early)
+    return RunFault(fault, verdict.figures, verdict.cure, at, (), first, warns_early)
