@@ -23,7 +23,7 @@ from areal_sdk_view.answers import (
     siblings,
     tasks,
 )
-from areal_sdk_view.library import Library
+from areal_sdk_view.library import Library, NotThereError
 
 JSON = dict[str, Any]
 Answer = Callable[[FollowedRun, Mapping[str, str]], Any]
@@ -84,8 +84,7 @@ class Api:
         names = request.query.getall("run", [])
 
         def read() -> Any:
-            paths = self._library.paths()
-            return comparing.compare({name: paths[name] for name in names})
+            return comparing.compare({name: self._library.path(name) for name in names})
 
         return await _guarded(lambda: asyncio.to_thread(read))
 
@@ -124,7 +123,7 @@ class Api:
     async def _state(self, name: str) -> object:
         try:
             return await asyncio.to_thread(self._library.state, name) if name else None
-        except (KeyError, OSError):
+        except (NotThereError, OSError):
             return None  # the run was deleted: the page says so at its next request
 
     async def _view(self, request: web.Request) -> web.Response:
@@ -149,9 +148,7 @@ class Api:
 async def _guarded(read: Callable[[], Awaitable[Any]]) -> web.Response:
     try:
         return _answer(await read())
-    except KeyError as exc:
-        return _problem(404, f"no run {exc.args[0]!r}")
-    except LookupError as exc:
+    except NotThereError as exc:
         return _problem(404, str(exc))
     except (ConfigError, ValueError) as exc:
         return _problem(400, str(exc))

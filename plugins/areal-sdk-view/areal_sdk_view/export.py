@@ -69,7 +69,10 @@ def _answers(run: FollowedRun, name: str, num_episodes: int) -> Iterator[tuple[s
     for group in list(dict.fromkeys(one.group for one in kept if one.group))[:MAX_GROUPS]:
         yield answer("siblings", group=group)
     for task in list(dict.fromkeys(one.task_id for one in kept))[:MAX_TASKS]:
-        yield answer("task", task=task)
+        where, of_task = answer("task", task=task)
+        yield where, of_task
+        if len(of_task["splits"]) > 1:
+            yield from (answer("task", task=task, split=split) for split in of_task["splits"])
 
 
 def _chosen(run: FollowedRun, num: int) -> list[EpisodeSummary]:

@@ -30,6 +30,11 @@ HEADERS = {
 CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers to any response, as a stream is sent too."""
+    response.headers.update(HEADERS)
+
+
 class Guard:
     """The middleware. The first visit brings the token in the address and takes a cookie with it."""
 
@@ -43,8 +48,6 @@ class Guard:
                 response = await handler(request)
             except web.HTTPException as refused:
                 response = web.Response(status=refused.status, text=refused.reason)
-        if not response.prepared:
-            response.headers.update(HEADERS)
         return response
 
     def _refused(self, request: web.Request) -> web.StreamResponse | None:
@@ -56,7 +59,7 @@ class Guard:
             or _bearer(request)
             or request.cookies.get(_cookie(request), "")
         )
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not hmac.compare_digest(_bytes(given), _bytes(self._token)):
             return web.Response(
                 status=403, text="open the address that `areal-sdk view` printed: it has a token"
             )
@@ -77,6 +80,11 @@ class Guard:
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(_cookie(request), self._token, httponly=True, samesite="Lax", path="/")
         return response
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes of a header, which need be no text."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _bearer(request: web.Request) -> str:

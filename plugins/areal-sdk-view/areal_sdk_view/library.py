@@ -13,6 +13,10 @@ MAX_OPEN = 4
 """Runs whose episode summaries stay in memory: about 0.6 kB an episode."""
 
 
+class NotThereError(Exception):
+    """No such run, or no such part of a run."""
+
+
 class Library:
     """Runs by name. A name is that of the directory; a second one of the same name is `NAME~2`."""
 
@@ -32,6 +36,13 @@ class Library:
                 name = f"{path.name}~{number}"
             found[name] = path
         return found
+
+    def path(self, name: str) -> Path:
+        """The directory of a run. NotThereError if there is none of this name."""
+        path = self.paths().get(name)
+        if path is None:
+            raise NotThereError(f"no run {name!r}")
+        return path
 
     def _candidates(self) -> Iterator[Path]:
         for root in self._roots:
@@ -65,8 +76,8 @@ class Library:
 
     @contextmanager
     def open(self, name: str) -> Iterator[FollowedRun]:
-        """The run as it is now; nobody else reads on in it meanwhile. KeyError if there is none."""
-        path = self.paths()[name]
+        """The run as it is now; nobody else reads on in it meanwhile."""
+        path = self.path(name)
         with self._lock:
             if path not in self._open:
                 self._open[path] = FollowedRun(path), threading.Lock()
@@ -86,7 +97,7 @@ class Library:
 
     def state(self, name: str) -> object:
         """A value that changes when the run writes something."""
-        path = self.paths()[name]
+        path = self.path(name)
         indexes = sorted((path / "episodes").glob("*.index"))
         watched = [path / "metrics.jsonl", path / "live.json", *indexes[-2:]]
         return tuple(_stamp(one) for one in watched)

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from areal_sdk import ArealError
 from areal_sdk_view.api import Api
-from areal_sdk_view.guard import HOST, Guard
-from areal_sdk_view.library import Library
+from areal_sdk_view.guard import HOST, Guard, add_headers
+from areal_sdk_view.library import Library, NotThereError
 
 TYPES = {
     ".html": "text/html",
@@ -46,6 +46,7 @@ def _files_below(directory: Traversable, before: str) -> Iterator[tuple[str, byt
 
 def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
     app = web.Application(middlewares=[web.middleware(Guard(token))], client_max_size=MAX_BODY)
+    app.on_response_prepare.append(add_headers)
     pages = static_files()
 
     async def page(request: web.Request) -> web.Response:
@@ -71,7 +72,9 @@ def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
 
 
 def _warm(library: Library) -> None:
-    with suppress(ArealError, OSError):  # a page that asks for this run is told of it
+    with suppress(
+        ArealError, NotThereError, OSError
+    ):  # a page that asks for this run is told of it
         library.warm()
 
 

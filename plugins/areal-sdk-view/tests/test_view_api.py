@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from view_runs import ATTACK, GROUP, STEPS, add_failures, write_step
 
 from areal_sdk import Episode, Outcome, Task, Turn
-from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens
+from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
+from areal_sdk.telemetry import EpisodeWriter
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.pieces import Pieces
+from areal_sdk_view.answers.tasks import through_training
+from areal_sdk_view.api import OF_RUN
 
 
 async def get(client: aiohttp.ClientSession, path: str, status: int = 200, **query: str) -> Any:
@@ -190,6 +193,42 @@ async def test_a_task_is_followed_through_training(client: aiohttp.ClientSession
     assert len(one["attempts"]) == 2 * GROUP
     assert sum(window["num"] for window in one["band"]) == 2 * GROUP
     await get(client, "runs/guess-1/task", 404, task="nothing")
+
+
+async def test_attempts_at_a_task_are_those_of_one_split(runs: Path) -> None:
+    run = RecordedRun(runs / "both")
+    run.close()
+    episodes = EpisodeWriter(run.path / "episodes")
+    for split, rewards in (("train", (0.0, 1.0)), ("eval", (1.0, 1.0, 1.0))):
+        for number, reward in enumerate(rewards):
+            one = Episode(f"{split}-{number}", Task("t"), (), Outcome.scored(reward))
+            episodes.write(one, split=split)
+    episodes.close()
+    followed = FollowedRun(run.path)
+    followed.refresh()
+    of_train, of_eval = (
+        through_training(followed, {"task": "t", **q}) for q in ({}, {"split": "eval"})
+    )
+    assert (of_train["split"], of_train["num"], of_train["splits"]) == (
+        "train",
+        2,
+        ["eval", "train"],
+    )
+    assert (of_eval["num"], of_eval["band"][0]["mean"]) == (3, 1.0)
+
+
+async def test_a_name_that_an_answer_lacks_is_not_taken_for_a_missing_run(
+    client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await get(client, "runs/nothing", 404))["error"] == "no run 'nothing'"
+    assert (await get(client, "compare", 404, run="nothing"))["error"] == "no run 'nothing'"
+
+    def fail(run: FollowedRun, query: object) -> None:
+        raise KeyError("kind")
+
+    monkeypatch.setitem(OF_RUN, "lanes", fail)
+    async with client.get("/api/runs/guess-1/lanes") as response:
+        assert response.status == 500
 
 
 async def test_failures_are_grouped_by_what_they_say(client: aiohttp.ClientSession) -> None:

@@ -1,5 +1,7 @@
 """A page of another origin, another host or another user learns nothing and changes nothing."""
 
+import asyncio
+
 import aiohttp
 from view_runs import TOKEN
 
@@ -60,6 +62,27 @@ async def test_the_policy_admits_no_inline_script_and_no_other_host(
             assert "unsafe" not in policy
             assert "http" not in policy
             assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_stream_has_the_headers_of_a_page(client: aiohttp.ClientSession) -> None:
+    async with client.get("/api/stream?run=guess-1") as stream:
+        assert "default-src 'none'" in stream.headers["Content-Security-Policy"]
+        assert stream.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_token_that_is_no_text_is_refused(address: str) -> None:
+    _, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.write(
+        b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Authorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n"
+    )
+    await writer.drain()
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 403 ")
 
 
 async def test_a_body_that_is_too_large_or_strange_is_refused(

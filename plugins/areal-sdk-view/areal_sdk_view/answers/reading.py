@@ -11,6 +11,7 @@ from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.messages import conversation, cut
 from areal_sdk_view.answers.pieces import pieces_of
+from areal_sdk_view.library import NotThereError
 
 JSON = dict[str, Any]
 
@@ -104,7 +105,7 @@ def _step(seen: EpisodeTokens) -> JSON:
 def _record(run: FollowedRun, query: Mapping[str, str]) -> EpisodeRecord:
     summary = run.find(query.get("id", ""))
     if summary is None:
-        raise LookupError(f"no episode {query.get('id')!r} in this run")
+        raise NotThereError(f"no episode {query.get('id')!r} in this run")
     return run.record(summary)
 
 

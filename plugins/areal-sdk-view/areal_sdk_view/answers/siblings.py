@@ -9,6 +9,7 @@ from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens, Foll
 from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.pieces import pieces_of
+from areal_sdk_view.library import NotThereError
 
 MAX_SIBLINGS = 64
 MAX_TOKENS = 1500
@@ -26,7 +27,7 @@ def align(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     group = query.get("group", "")
     found = [one for one in run.episodes if one.group == group and group][-MAX_SIBLINGS:]
     if not found:
-        raise LookupError(f"no group {group!r} in this run")
+        raise NotThereError(f"no group {group!r} in this run")
     records = [run.record(one) for one in found]
     paths = [_path(record, run.tokens(record)) for record in records]
     order = sorted(range(len(found)), key=lambda n: (paths[n]["tokens"], -(found[n].reward or 0.0)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
+from areal_sdk_view.library import NotThereError
 
 WINDOWS = 12
 """A task's attempts are seen in so many windows of equal numbers of them, at most."""
@@ -54,14 +55,20 @@ def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def through_training(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """The attempts at `task`, and a band of windows over them."""
+    """The attempts at `task`, and a band of windows over them. They are of one `split`, by default `train` if
+    the task was trained."""
     task = query.get("task", "")
-    found = [one for one in run.episodes if one.task_id == task]
+    of_task = [one for one in run.episodes if one.task_id == task]
+    splits = list(dict.fromkeys(one.split for one in of_task))
+    split = query.get("split") or ("train" if "train" in splits else "".join(splits[:1]))
+    found = [one for one in of_task if one.split == split]
     if not found:
-        raise LookupError(f"no task {task!r} in this run")
+        raise NotThereError(f"no task {task!r} in this run")
     scored = [one for one in found if one.reward is not None]
     return {
         "task": task,
+        "split": split,
+        "splits": sorted(splits),
         "num": len(found),
         "attempts": [row_of(one) for one in found[-MAX_ATTEMPTS:]],
         "band": [_window(part) for part in _windows(scored)],

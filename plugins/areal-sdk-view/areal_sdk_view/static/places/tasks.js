@@ -39,9 +39,9 @@ function spark(values, [low, high]) {
   return s("svg", { viewBox: `0 0 ${width} ${tall}`, width, height: tall, role: "img", "aria-label": values.map((value) => number(value, 2)).join(", ") }, s("polyline", { points, fill: "none", stroke: colour("series-1"), "stroke-width": 1.6 }));
 }
 
-export async function task(root, { run, rest }) {
+export async function task(root, { run, rest, query }) {
   const id = rest.join("/");
-  const answer = await ofRun(run, "task", { task: id });
+  const answer = await ofRun(run, "task", { task: id, split: query.get("split") ?? "" });
   const scored = answer.attempts.filter((one) => one.reward !== null);
   const rewards = scored.map((one) => one.reward);
   const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
@@ -56,7 +56,8 @@ export async function task(root, { run, rest }) {
     lines: [{ label: "mean", dots: true, points: answer.band.map((one) => [one.version, one.mean]), band: answer.band.map((one) => [one.version, one.low, one.high]) }],
   });
   replace(root,
-    h("div", { class: "head" }, h("h2", {}, `Task ${id}`), h("span", { class: "dim" }, `${count(answer.num)} attempts${answer.errors ? `, ${count(answer.errors)} without a reward` : ""}`), link(href(["run", run, "episodes"], { task: id }), "all of them")),
+    h("div", { class: "head" }, h("h2", {}, `Task ${id}`), h("span", { class: "dim" }, `${count(answer.num)} attempts${answer.errors ? `, ${count(answer.errors)} without a reward` : ""}`), link(href(["run", run, "episodes"], { task: id }), "all of them"),
+      ...(answer.splits.length > 1 ? answer.splits.map((one) => (one === answer.split ? h("b", {}, one) : link(href(["run", run, "task", id], { split: one }), one))) : [])),
     h("div", { class: "panel" }, plot),
     h("div", { class: "panel scroll" }, h("h2", {}, picked.length < answer.attempts.length ? `${picked.length} of its attempts, from the first to the last` : "Its attempts"), h("table", {}, h("thead", {}, h("tr", {}, ["version", "reward"].map((name) => h("th", { class: "num" }, name)), ["episode", "", "fate"].map((name) => h("th", {}, name)), h("th", { class: "num" }, "tokens"), h("th", {}, "last answer"))), body)));
   return { keys: table.keys, close: plot.forget };
