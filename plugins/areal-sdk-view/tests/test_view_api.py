@@ -13,7 +13,6 @@ from view_runs import ATTACK, GROUP, STEPS, add_failures, write_step
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
-from areal_sdk.telemetry import EpisodeWriter
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.pieces import Pieces
@@ -157,6 +156,8 @@ async def test_texts_of_any_size_and_broken_unicode_stay_answers(
         client, "runs/guess-1/text", id="strange", message="0", block="0", start=str(size - 5)
     )
     assert part["text"] == "long "
+    await get(client, "runs/guess-1/text", 400, id="strange")
+    await get(client, "runs/guess-1/text", 404, id="strange", message="99", block="0")
     found = await get(client, "runs/guess-1/episodes", text="half a pair")
     assert [row["id"] for row in found["rows"]] == ["strange"]
 
@@ -197,13 +198,11 @@ async def test_a_task_is_followed_through_training(client: aiohttp.ClientSession
 
 async def test_attempts_at_a_task_are_those_of_one_split(runs: Path) -> None:
     run = RecordedRun(runs / "both")
+    for number, reward in enumerate((0.0, 1.0)):
+        run.drop(Episode(f"train-{number}", Task("t"), (), Outcome.scored(reward)), "stale")
+    for number in range(3):
+        run.measure(Episode(f"eval-{number}", Task("t"), (), Outcome.scored(1.0)))
     run.close()
-    episodes = EpisodeWriter(run.path / "episodes")
-    for split, rewards in (("train", (0.0, 1.0)), ("eval", (1.0, 1.0, 1.0))):
-        for number, reward in enumerate(rewards):
-            one = Episode(f"{split}-{number}", Task("t"), (), Outcome.scored(reward))
-            episodes.write(one, split=split)
-    episodes.close()
     followed = FollowedRun(run.path)
     followed.refresh()
     of_train, of_eval = (

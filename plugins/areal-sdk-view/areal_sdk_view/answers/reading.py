@@ -53,7 +53,11 @@ def read(run: FollowedRun, query: Mapping[str, str]) -> JSON:
 def read_text(run: FollowedRun, query: Mapping[str, str]) -> JSON:
     """A part of a long text: block `block` of message `message`, from character `start` on."""
     messages = conversation(_record(run, query).episode)
-    text = messages[int(query["message"])]["blocks"][int(query["block"])]["text"]
+    message, block = int(query.get("message", "")), int(query.get("block", ""))
+    try:
+        text = messages[message]["blocks"][block]["text"]
+    except LookupError:
+        raise NotThereError(f"message {message} has no text {block}") from None
     start = int(query.get("start") or 0)
     return {"text": text[start : start + TEXT_PART], "length": len(text)}
 
