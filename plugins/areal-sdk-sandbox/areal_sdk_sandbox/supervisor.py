@@ -213,8 +213,9 @@ class Warden:
         sockets too."""
         if not self._order["outer"]:
             return 0.0
-        inside = (one for one in [self._witness, *members] if one and _is_inside(one))
-        self._witness = next(inside, 0)
+        # The number of a witness that has ended may be that of a process of another sandbox by now.
+        known = sorted(members, key=lambda pid: pid != self._witness)
+        self._witness = next((pid for pid in known if _is_inside(pid)), 0)
         return _kernel_kb(self._witness) / 1024 if self._witness else 0.0
 
     def _note_memory_of_the_dead(self, peak_mb: float) -> None:

@@ -20,9 +20,10 @@ from areal_sdk_sandbox import (
     SandboxError,
     limits,
     seccomp,
+    supervisor,
 )
 from areal_sdk_sandbox.run import _find_bubblewrap, _warn
-from areal_sdk_sandbox.supervisor import descendants
+from areal_sdk_sandbox.supervisor import Warden, descendants
 
 BOTH: list[object] = ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 both = pytest.mark.parametrize("isolation", BOTH)
@@ -204,3 +205,14 @@ def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
 async def test_files_stay_inside_the_working_directory() -> None:
     with pytest.raises(ValueError, match="plain name"):
         await Sandbox().run(["true"], files={"../x": b""})
+
+
+def test_a_process_elsewhere_with_the_number_of_an_ended_one_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel_kb = {7: 1024, 99: 600 << 10}  # 99 ended here, and is a process of another sandbox now
+    monkeypatch.setattr(supervisor, "_is_inside", kernel_kb.__contains__)
+    monkeypatch.setattr(supervisor, "_kernel_kb", kernel_kb.__getitem__)
+    warden = Warden({"outer": ["bwrap"], "limits": {}}, b"", 0)
+    assert warden._kernel_mb([99, 7]) == 600.0
+    assert warden._kernel_mb([7]) == 1.0
