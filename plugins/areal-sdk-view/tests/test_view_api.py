@@ -59,6 +59,13 @@ async def test_curves_come_as_columns_with_what_happened_beside_them(
     assert more["columns"]["other/thing"] == [1.0, 1.0]
 
 
+async def test_an_unfinished_expression_for_metrics_is_refused_by_name(
+    client: aiohttp.ClientSession,
+) -> None:
+    refused = await get(client, "runs/guess-1/events", 400, names="(")
+    assert "names = '(' is no regular expression" in refused["error"]
+
+
 async def test_a_step_that_a_resume_took_again_is_in_the_curves_once(
     client: aiohttp.ClientSession, runs: Path
 ) -> None:

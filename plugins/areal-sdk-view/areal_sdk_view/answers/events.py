@@ -32,7 +32,7 @@ _OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
 
 def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     """`names`: a regular expression of further metrics. `after`: only steps after this one."""
-    pattern = re.compile(query.get("names") or "(?!)")
+    pattern = _pattern(query.get("names") or "(?!)")
     after = int(query.get("after") or 0)
     by_step = {event["step"]: event for event in run.events if event["kind"] == "step"}
     warm = [event for event in run.events if event["kind"] == "sft"]
@@ -114,3 +114,10 @@ def _happened(run: FollowedRun) -> list[dict[str, Any]]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as exc:
+        raise ValueError(f"names = {text!r} is no regular expression: {exc}") from exc
