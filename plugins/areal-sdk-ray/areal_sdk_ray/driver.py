@@ -34,6 +34,9 @@ STARTED_S = 120.0
 SHORTAGES = ("NO_RESOURCES", "INFEASIBLE")
 """States that Ray's scheduler gives to a group that waits for room. Groups in other states wait for
 the scheduler, or for a node's answer."""
+SHORT_S = 10.0
+"""Seconds without a break that a group waits for room that it had before: a node that answers late
+gives back the room of ended jobs late, and is full until then."""
 COMPARED = ("areal-sdk", "areal-sdk-ray", "torch", "transformers", "numpy")
 """A node with other versions of these could compute something else, or not understand the run's frames."""
 
@@ -88,15 +91,18 @@ class _Job:
     def waited_s(self) -> float:
         return time.monotonic() - self.began
 
-    def check_for_shortage(self) -> None:
-        """`ProcessError` if Ray's scheduler says that the job waits for room."""
-        if placement_group_table(self.group)["stats"]["scheduling_state"] in SHORTAGES:
-            free = ray.available_resources()
-            raise ProcessError(
-                f"the Ray cluster had no room for {self.name} within {self.waited_s:.0f} s: other jobs, or the rest of "
-                f"this run, hold its processors ({free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free). "
-                "Wait for them, or raise cluster.placement_timeout_s"
-            )
+    @property
+    def is_short(self) -> bool:
+        """Whether Ray's scheduler says that the job waits for room."""
+        return placement_group_table(self.group)["stats"]["scheduling_state"] in SHORTAGES
+
+    def shortage(self) -> ProcessError:
+        free = ray.available_resources()
+        return ProcessError(
+            f"the Ray cluster had no room for {self.name} within {self.waited_s:.0f} s: other jobs, or the rest of "
+            f"this run, hold its processors ({free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free). "
+            "Wait for them, or raise cluster.placement_timeout_s"
+        )
 
 
 class Driver(Placing):
@@ -122,15 +128,20 @@ class Driver(Placing):
         self._jobs[job] = asked = _Job(group, demands)
         while not group.wait(1):  # this takes no worker, as `ready` may
             if asked.waited_s >= timeout_s:
-                asked.check_for_shortage()
+                if asked.is_short:
+                    raise asked.shortage()
                 return False
         return True
 
     def reserved(self, job: str, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline = (has_room := time.monotonic()) + timeout_s
         while not (asked := self._jobs[job]).group.wait(1):
-            asked.check_for_shortage()
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if not asked.is_short:
+                has_room = now
+            elif now - has_room >= SHORT_S:
+                raise asked.shortage()
+            if now >= deadline:
                 raise ProcessError(
                     f"Ray reserved no room for {asked.name} within {asked.waited_s:.0f} s, though its scheduler misses "
                     "none: a node that does not answer holds it up. `ray status` lists the nodes"
