@@ -115,7 +115,7 @@ def held(kl_of_share: dict[str, float], *, bound: float, power: float) -> tuple[
         count += 1
         return kl_of_share["whole"] * now**power, 0.0
 
-    limit = UpdateLimit(0.3, is_followed=True, noise=0.0)
+    limit = UpdateLimit(0.3, may_rise=True, noise=0.0)
     moved = limit.hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
     return moved, now, count
 
@@ -147,7 +147,7 @@ def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float)
     def measure() -> tuple[float, float]:
         return (30.0 if now > step else 0.0), 0.0
 
-    limit = UpdateLimit(0.3, is_followed=True)
+    limit = UpdateLimit(0.3, may_rise=True)
     moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
     assert moved.kl == 0.0
     assert moved.share == pytest.approx(now)
@@ -174,7 +174,7 @@ class Noisy:
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 30.0])
 def test_what_rounding_alone_changes_is_no_movement(noise: float) -> None:
-    limit = UpdateLimit(0.3, is_followed=True)
+    limit = UpdateLimit(0.3, may_rise=True)
     small = Noisy(whole=0.1, noise=noise)
     moved = small.held(limit)
     assert (moved.share, small.now) == (1.0, 1.0)
@@ -189,7 +189,7 @@ def test_what_rounding_alone_changes_is_no_movement(noise: float) -> None:
 
 
 def test_noise_that_grows_or_falls_is_measured_again() -> None:
-    limit = UpdateLimit(0.3, is_followed=True)
+    limit = UpdateLimit(0.3, may_rise=True)
     for noise in (2.0, 20.0, 1.0):
         update = Noisy(whole=0.1, noise=noise)
         assert update.held(limit).share == 1.0
@@ -202,10 +202,10 @@ def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
 
 
 def test_the_bound_is_of_an_episode_and_of_a_token() -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     assert region.bound(3.0) == PER_TOKEN
     assert region.bound(1000.0) == pytest.approx(3e-4)
-    assert UpdateLimit(0.0, is_followed=True).bound(3.0) == math.inf
+    assert UpdateLimit(0.0, may_rise=True).bound(3.0) == math.inf
 
 
 def test_a_step_of_several_updates_moved_by_all_of_them() -> None:
@@ -217,7 +217,7 @@ def test_a_step_of_several_updates_moved_by_all_of_them() -> None:
 
 def test_a_tighter_bound_holds_also_where_none_was_asked_for() -> None:
     for per_episode, untightened in ((0.3, 0.003), (0.0, math.inf)):
-        region = UpdateLimit(per_episode, is_followed=False)
+        region = UpdateLimit(per_episode, may_rise=False)
         assert region.bound(100.0) == pytest.approx(untightened)
         region.tighten()
         assert region.bound(100.0) == pytest.approx(0.0015)
@@ -226,7 +226,7 @@ def test_a_tighter_bound_holds_also_where_none_was_asked_for() -> None:
 
 
 def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED - 1):
         region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
         assert region.factor == 1.0
@@ -240,7 +240,7 @@ def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None
 
 
 def test_calm_steps_of_a_nearly_solved_run_leave_the_rate_as_it_is() -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     region.follow([FULL], spread=1.0, schedule=1.0, is_warm=True)
     for spread in (0.25, 0.5, 0.25, 0.25, 0.5, 0.25):
         region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
@@ -252,11 +252,11 @@ def test_calm_steps_of_a_nearly_solved_run_leave_the_rate_as_it_is() -> None:
 
 @pytest.mark.parametrize("spread", [0.25, 0.4, 0.49])
 def test_the_rate_rises_for_a_task_that_few_groups_ever_solve(spread: float) -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED):
         region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
     assert region.factor == FACTOR
-    again = UpdateLimit(0.3, is_followed=True)
+    again = UpdateLimit(0.3, may_rise=True)
     again.state = region.state
     assert again.widest == spread, "a resume goes on with the spread that was seen"
 
@@ -264,24 +264,24 @@ def test_the_rate_rises_for_a_task_that_few_groups_ever_solve(spread: float) -> 
 def test_under_a_schedule_a_step_is_calm_by_the_square_of_what_the_schedule_left() -> None:
     whole = replace(CALM, filled=0.2)
     for schedule, factor in ((1.0, FACTOR), (0.5, 1.0)):
-        region = UpdateLimit(0.3, is_followed=True)
+        region = UpdateLimit(0.3, may_rise=True)
         for _ in range(REMEMBERED):
             region.follow([whole], spread=1.0, schedule=schedule, is_warm=True)
         assert region.factor == factor
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED):
         region.follow([replace(CALM, filled=0.04)], spread=1.0, schedule=0.5, is_warm=True)
     assert region.factor == FACTOR
 
 
 def test_calm_steps_count_neither_in_the_warm_up_nor_where_an_update_was_taken_back() -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED):
         region.follow([CALM], spread=1.0, schedule=1.0, is_warm=False)
     region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == 1.0
     gone = Moved(kl=0.0, kl_behaviour=0.0, share=0.0, filled=0.0)
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED):
         region.follow([gone], spread=1.0, schedule=1.0, is_warm=True)
     fallen = region.factor
@@ -290,14 +290,28 @@ def test_calm_steps_count_neither_in_the_warm_up_nor_where_an_update_was_taken_b
 
 
 def test_the_rate_falls_with_each_step_that_is_held_and_nothing_else_moves_it() -> None:
-    region = UpdateLimit(0.3, is_followed=True)
+    region = UpdateLimit(0.3, may_rise=True)
     region.follow([FULL, HELD], spread=0.0, schedule=0.5, is_warm=False)
     assert region.factor == pytest.approx(1 / FACTOR)
     region.follow([], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == pytest.approx(1 / FACTOR)
-    fixed = UpdateLimit(0.3, is_followed=False)
-    fixed.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
-    assert fixed.factor == 1.0
+
+
+def test_a_rate_that_was_set_is_the_highest_and_comes_back_to_it() -> None:
+    region = UpdateLimit(0.3, may_rise=False)
+    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.rate_factor == pytest.approx(1 / FACTOR)
+    for _ in range(2 * REMEMBERED):
+        region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.rate_factor == 1.0
+    region.factor = 30.0  # as a run at "auto" left it, which is resumed with a rate
+    assert region.rate_factor == 1.0
+
+
+def test_without_a_bound_the_rate_is_the_one_that_was_set() -> None:
+    region = UpdateLimit(0.0, may_rise=True, factor=0.1)
+    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.rate_factor == 1.0
 
 
 # the sample

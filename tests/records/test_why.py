@@ -146,13 +146,6 @@ async def test_tokens_tell_whether_a_few_are_off_or_all(tmp_path: Path) -> None:
     )
 
 
-def test_a_fixed_rate_that_the_trust_region_holds_back_is_too_high() -> None:
-    steps = recorded(FLAT, train__update_share=lambda part: 0.02)
-    (finding,) = diagnose(Signs(steps, {"trainer": {"learning_rate": 0.1}}))
-    assert (finding.fault, finding.cure) == ("rate too high", "lower trainer.learning_rate (0.1)")
-    assert diagnose(Signs(steps, {"trainer": {"learning_rate": "auto"}})) == ()
-
-
 def output_of(path: Path, *more: str) -> str:
     result = CliRunner().invoke(command, [str(path), *more], catch_exceptions=False)
     assert result.exit_code == 0, result.output

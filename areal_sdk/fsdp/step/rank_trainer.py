@@ -87,7 +87,7 @@ class RankTrainer:
         self.num_steps = 0
         """Steps of this phase, those without an update too: the clock of warm-up and schedule."""
         self.region = UpdateLimit(
-            self.settings.trust_region, is_followed=self.settings.learning_rate == "auto"
+            self.settings.trust_region, may_rise=self.settings.learning_rate == "auto"
         )
         self.baselines: Baselines = {}
         self.credit: dict[str, Credit] = {}

@@ -1,4 +1,5 @@
-"""A bound on how far one update moves the policy, and a learning rate that follows the bound.
+"""A bound on how far one update moves the policy, and a learning rate that follows the bound: a rate that was set is
+the highest, and "auto" rises as far as it may.
 
 An update is measured (`probe.py`) and scaled back if it is beyond the bound. The same rule holds on all ranks,
 because all ranks see the same sums.
@@ -73,11 +74,10 @@ class UpdateLimit:
 
     per_episode: float
     """Nats an episode. 0: no bound."""
-    is_followed: bool
-    """Whether the learning rate follows."""
+    may_rise: bool
+    """Whether the learning rate may rise beyond the first. It falls with every step that is held."""
     factor: float = 1.0
-    """Factor of the rate, kept in checkpoints, also if the rate does not follow for a while: see
-    `rate_factor`."""
+    """Factor by which the learning rate has followed the bound; `rate_factor` is the one that counts."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
     widest: float = 0.0
@@ -109,17 +109,17 @@ class UpdateLimit:
 
     @property
     def rate_factor(self) -> float:
-        """The rate as a multiple of the first rate; 1 if the rate does not follow, whatever a checkpoint says."""
-        return self.factor if self._is_leading else 1.0
+        """The rate as a multiple of the first rate, whatever a checkpoint says of other settings."""
+        return min(self.factor, self._highest) if self.per_episode else 1.0
 
     @property
-    def _is_leading(self) -> bool:
-        return self.is_followed and self.per_episode > 0.0
+    def _highest(self) -> float:
+        return LARGEST_RISE if self.may_rise else 1.0
 
     def bound(self, tokens_per_episode: float) -> float:
         """The maximum KL of an update, in nats a token.
 
-        >>> UpdateLimit(0.3, is_followed=True).bound(100.0)
+        >>> UpdateLimit(0.3, may_rise=True).bound(100.0)
         0.003
         """
         per_episode = self.per_episode
@@ -179,12 +179,12 @@ class UpdateLimit:
         `spread` is the share of the groups whose rewards differ (`spread.py`). `schedule` is the part of the rate that
         the schedule left: the KL of a small update falls with its square. `is_warm`: the warm-up is over.
         """
-        if not (self._is_leading and moves):
+        if not (self.per_episode and moves):
             return
         self.widest = max(self.widest, spread)
         if any(moved.share < 1.0 for moved in moves):
             self.num_calm = 0  # little is left to measure of an update that was taken back
-            self.factor /= FACTOR
+            self.factor = self.rate_factor / FACTOR
             return
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
         if not (is_calm and is_warm):
@@ -192,7 +192,7 @@ class UpdateLimit:
         elif spread >= max(ENOUGH_SPREAD, OF_WIDEST * self.widest):
             self.num_calm += 1
             if self.num_calm >= REMEMBERED:
-                self.factor = min(self.factor * FACTOR, LARGEST_RISE)
+                self.factor = max(self.factor, min(self.factor * FACTOR, self._highest))
 
 
 @dataclass(frozen=True, slots=True)

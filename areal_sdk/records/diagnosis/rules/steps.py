@@ -24,8 +24,6 @@ PLATEAU = 0.8
 """Success from which a policy has lost its entropy because it knows the answer."""
 NO_SIGNAL = 0.3
 """Share of groups whose rewards differ: with less at the end, a collapsed policy has little to learn from."""
-HELD_BACK = 0.1
-"""Part of each update that the trust region leaves, median: with less the rate is too high."""
 SETTLED = 16
 """Number of steps after which a rate that rises by itself has begun to rise."""
 RISING = 10.0
@@ -98,9 +96,9 @@ def gradient(signs: Signs) -> RunFault | None:
 
 
 def rate(signs: Signs) -> RunFault | None:
-    """A policy that jumps, that hardly moves, or that is held back at each update."""
+    """A policy that jumps, or that hardly moves."""
     if (verdict := _lacks(signs, Need.RATE)) is None:
-        return _held_back(signs)
+        return None
     kls = [(step["step"], kl) for step in signs.steps if (kl := moved(step)) is not None]
     sizes = [kl for _, kl in kls]
     if signs.course.fell or not is_still(sizes, BOUNDS):
@@ -109,23 +107,6 @@ def rate(signs: Signs) -> RunFault | None:
     if len(sizes) < SETTLED or median(sizes[-LEAST:]) > RISING * median(sizes[:LEAST]):
         return None  # the rate rises by itself, as `learning_rate = "auto"` does in its first steps
     return _told(signs, Need.RATE, "rate too low", verdict, kls[0][0])
-
-
-def _held_back(signs: Signs) -> RunFault | None:
-    """A fixed rate of which the trust region leaves little: each update is computed and thrown away."""
-    given = signs.settings.get("trainer", {}).get("learning_rate")
-    shares = signs.points("train/update_share")
-    if signs.is_healthy or given == "auto" or len(shares) < BOUNDS.few_steps:
-        return None
-    if (left := median(value for _, value in shares)) >= HELD_BACK:
-        return None
-    return RunFault(
-        "rate too high",
-        f"the trust region leaves {left:.0%} of an update (train/update_share, median of {len(shares)} steps)",
-        f"lower trainer.learning_rate ({given})",
-        since(shares, lambda share: share < HELD_BACK),
-        first=signs.moved(("train/update_share", *MOVES[Need.RATE])),
-    )
 
 
 def entropy(signs: Signs) -> RunFault | None:
