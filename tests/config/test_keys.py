@@ -90,3 +90,9 @@ def test_settings_as_people_write_them_are_the_same_settings(settings: list[str]
 @pytest.mark.parametrize("name", ["2026-01-01", "07:30:00", "2026-01-01T07:30:00"])
 def test_a_name_that_looks_like_a_date_is_a_name(name: str) -> None:
     assert load_config(settings=[f"run.name={name}"]).run.name == name
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../a", "/a", "", "."])
+def test_a_run_is_named_within_its_directory(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name has no slash"):
+        load_config(settings=[f"run.name='{name}'"])

@@ -357,8 +357,8 @@ def test_a_sample_is_all_of_a_small_minibatch_and_a_part_of_a_large_one() -> Non
     many = drawn_groups(100, 8, 64)
     chosen = sampled(many, seed=0)
     assert sum(t.num_trained for group in chosen for t in group.trajectories) >= NUM_TERMS
-    assert sorted(len(group.trajectories) for group in chosen) == [1] + [2] * 12, (
-        "a thirty-second part, two of a group"
+    assert sorted(len(group.trajectories) for group in chosen) == [1] + [2] * 6, (
+        "a sixty-fourth part, two of a group"
     )
     assert names(sampled(many, seed=1)) != names(chosen)
 

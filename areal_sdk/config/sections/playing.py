@@ -38,12 +38,18 @@ def _place(mirror: str) -> str:
     return mirror
 
 
+def _run_name(name: str) -> str:
+    if name in ("", "..") or name != Path(name).name:
+        raise ValueError("a name has no slash: `areal-sdk runs` lists what lies in run.dir itself")
+    return name
+
+
 class RunSection(Section):
     """Settings of the run: where it lives and when it ends."""
 
     dir: Path = Path("runs")
     """The directory in which run directories are made."""
-    name: str | None = None
+    name: Annotated[str, AfterValidator(_run_name)] | None = None
     """Name of the run directory; default: agent and time."""
     seed: NonNegative = 0
     """Seed of the order of tasks, of held-out samples, of `context.seed` and of what training draws at random. It repeats

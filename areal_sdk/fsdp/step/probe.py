@@ -21,7 +21,7 @@ from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.head import Statistic
 from areal_sdk.trajectory import TrajectoryGroup
 
-SHARE = 1 / 32
+SHARE = 1 / 64
 """Share of the sampled tokens that measure an update."""
 NUM_TERMS = 128
 """Fewest trained tokens of a sample, if the minibatch has as many. A sample has whole sequences, so it comes near
