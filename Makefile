@@ -90,7 +90,7 @@ SIZE        = a few minutes and about $(1) GB, some more where torch comes with 
 
 # Their libraries are large, so their tests run where `make install` did not make the environment: CI
 # tests each plugin's wheel in one of its own.
-HEAVY   = plugins/areal-sdk-reasoning-gym/pyproject.toml plugins/areal-sdk-textarena/pyproject.toml
+HEAVY   = $(patsubst %,plugins/areal-sdk-%/pyproject.toml,agentdojo reasoning-gym textarena)
 PLUGINS = $(wildcard plugins/*/pyproject.toml)
 editable = $(patsubst %/pyproject.toml,--editable %,$(1))
 

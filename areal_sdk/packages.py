@@ -53,6 +53,10 @@ class Package:
 
 PACKAGES = (
     Package(
+        "areal-sdk-agentdojo",
+        {"reward": ("agentdojo",), "environment": ("agentdojo",), "dataset": ("agentdojo",)},
+    ),
+    Package(
         "areal-sdk-code",
         {
             "reward": ("unit_tests",),
