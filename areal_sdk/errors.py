@@ -30,7 +30,7 @@ The tree is whole. A name with a file in brackets stands in that file, because o
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
       - NodeLostError [rollout/nodes/link.py]: the node of an episode is gone
     + DeadlineError: a wall-clock limit ended the episode
-  - ApiError [gateway/errors.py]: an error in the form that the client's SDK knows
+  - ApiError [routes/errors.py]: an error in the form that the client's SDK knows
   - SessionClosedError [gateway/errors.py]: a turn came after the end of its episode
   - TemplateRefusalError [gateway/errors.py]: the model's chat template does not accept this conversation
   - TooManyTokensError [gateway/errors.py]: a text has more tokens than its caller can use

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from areal_sdk.environment import Environment
     from areal_sdk.launcher import Launcher
     from areal_sdk.reward import RewardFn
+    from areal_sdk.routes import Backend, BackendSettings, Route
     from areal_sdk.tool_calls import ToolFormat
     from areal_sdk.trainer import Trainer
 
@@ -87,6 +88,16 @@ def register_tool_formats(register: "Register[ToolFormat]") -> None:
     """`register(name, tool_format)` for each form in which models write tool calls: `gateway.tool_format`. A chat
     template that speaks a registered format finds it by itself.
     """
+
+
+@hookspec
+def register_routes(register: "Register[Route]") -> None:
+    """`register(name, route)` for each route below `/v1` that the gateway of a model serves too."""
+
+
+@hookspec
+def register_backends(register: "Register[Callable[[BackendSettings], Backend]]") -> None:
+    """`register(name, make)` for each backend that answers in place of a model: `serve --upstream name`."""
 
 
 @hookspec

@@ -11,8 +11,7 @@ from areal_sdk.config import Config, idle_settings
 from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
-from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, takes_tokens
+from areal_sdk.loop.evaluation.standalone import takes_tokens
 from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.models import with_model_of_run
@@ -25,6 +24,7 @@ from areal_sdk.loop.runs import (
     run_to_its_end,
     write_config,
 )
+from areal_sdk.loop.services.gateway import make_backend
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.rollout.evaluation import EvalReport
@@ -94,9 +94,14 @@ class Taught:
 
 def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Taught:
     """Have the teacher play the agent's training tasks; every episode is kept in a run directory."""
-    check_address(teacher.base_url)
     config = with_model_of_run(config)
     plugins = load_plugins_of(config)
+    backend = make_backend(
+        teacher.base_url,
+        plugins=plugins,
+        api_key=os.environ.get(TEACHER_KEY, ""),
+        max_request_s=config.rollout.request_timeout_s,
+    )
     program = load_program(config, plugins=plugins)
     if takes_tokens(program.agent):
         raise ConfigError(
@@ -116,7 +121,6 @@ def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Tau
     write_config(run_dir, config.model_copy(update={"serve": serve}), plugins)
     writer = None if quiet else status_writer()
     view = EvalView(writer, name=f"{program.name} on the teacher {teacher.model}")
-    endpoint = RemoteEndpoint(teacher.base_url, os.environ.get(TEACHER_KEY, ""))
 
     async def played() -> EvalReport:
         async with view:
@@ -125,7 +129,7 @@ def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Tau
                 config,
                 program,
                 tasks,
-                endpoint=endpoint,
+                backend=backend,
                 model=teacher.model,
                 samples=teacher.samples,
                 run_dir=run_dir,

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack
 
 from areal_sdk.config import Config
 from areal_sdk.gateway import SessionLimits
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.evaluation.standalone import RemoteEndpoint
+from areal_sdk.gateway.backend_gateway import BackendGateway
 from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services.players import open_rewards
@@ -19,6 +18,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.routes import Backend
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.types import Episode, Task
 
@@ -32,26 +32,21 @@ async def play_teacher(
     program: Program,
     tasks: Sequence[Task],
     *,
-    endpoint: RemoteEndpoint,
+    backend: Backend,
     model: str,
     samples: int,
     run_dir: RunDir,
     plugins: Plugins,
     on_episode: Callable[[Episode], None],
 ) -> EvalReport:
-    """Play `tasks` on `model` of the endpoint, and keep every episode in `run_dir`."""
+    """Play `tasks` on `model` of the teacher's endpoint, and keep every episode in `run_dir`."""
     rollout = config.rollout
     async with AsyncExitStack() as stack:
         writer = EpisodeWriter(
             run_dir.episodes, keep_bytes=config.run.keep_bytes, say=logger.warning
         )
         stack.callback(writer.close)
-        gateway = UpstreamGateway(
-            endpoint.base_url,
-            api_key=endpoint.api_key,
-            model_name=model,
-            max_request_s=rollout.request_timeout_s,
-        )
+        gateway = BackendGateway(backend, model_name=model)
         stack.push_async_callback(gateway.aclose)
         await gateway.start()
         program.keep_output(run_dir.logs)

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from areal_sdk.config import Quota
 from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.added_routes import add_routes
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.metrics import GatewayMetrics
@@ -32,6 +33,7 @@ from areal_sdk.gateway.wire.http import (
     json_response,
     not_found,
 )
+from areal_sdk.routes import Route
 
 COUNTS_PATH = "/peer/counts"
 """The path at which the other processes of the server ask this one for its counts."""
@@ -62,11 +64,13 @@ class Gateway:
         cors_origins: Sequence[str] = (),
         unknown_fields: Literal["refuse", "note"] = "refuse",
         membership: Membership | None = None,
+        routes: Sequence[Route] = (),
     ) -> None:
         """`users` and `external` are for callers from outside; `quota` is the admin key's own.
 
         `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
-        them and with a notice. `membership` is given if several processes serve at one address.
+        them and with a notice. `membership` is given if several processes serve at one address. `routes` are those
+        of packages.
         """
         tokenizer = renderer.tokenizer
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
@@ -75,6 +79,7 @@ class Gateway:
         self._body_limit = body_limit(completer.max_context, tokenizer.most_characters_a_token)
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
+        self._routes = routes
         self._membership = membership
         self._shared = (
             None if membership is None else SharedFiles(membership, num_accounts=len(users) + 1)
@@ -150,6 +155,7 @@ class Gateway:
         app.router.add_get("/openapi.json", self._guard(self._get_openapi))
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._model.add_routes(app.router, prefix, guard=self._guard)
+        add_routes(app.router, self._routes, access=self._access, guard=self._guard)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         return app
 

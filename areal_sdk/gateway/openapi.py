@@ -21,8 +21,8 @@ def openapi_document() -> dict[str, Any]:
 
 
 @cache
-def upstream_document() -> dict[str, Any]:
-    """The document of a gateway that passes calls on to another provider."""
+def backend_document() -> dict[str, Any]:
+    """The document of a gateway with a backend in place of a model."""
     paths = {**_own_paths(), **_control_paths(), **_passed_paths()}
     return _document(
         "The control plane, and another provider's endpoints behind it, whose text is recorded.",

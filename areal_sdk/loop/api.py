@@ -17,7 +17,6 @@ from typing import Any
 from areal_sdk.config import Config, idle_settings, parse_config, without_nodes
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError, cause_of
-from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.learning.state import (
     RunSummary,
@@ -38,7 +37,7 @@ from areal_sdk.loop.runs import (
 )
 from areal_sdk.loop.services.gateway import check_listens
 from areal_sdk.loop.services.opening import open_launcher
-from areal_sdk.loop.serving import run_server, run_upstream
+from areal_sdk.loop.serving import run_server, run_upstream, upstream_backend
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
 from areal_sdk.plugins import Plugins
 from areal_sdk.records.notebook import status_writer
@@ -176,22 +175,22 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
         return run_to_its_end(Training(_plan(config), _plan))
     for line in without_nodes(config, "callers play, and a server has one gateway"):
         logger.warning("%s", line)
-    run_dir = model = None
+    run_dir = model = backend = None
     check_listens(config.gateway)
     plugins = load_plugins_of(config)
     if config.serve.upstream is not None:
-        check_address(config.serve.upstream)  # before it is written anywhere
+        backend = upstream_backend(config, plugins)  # checks it before it is written anywhere
     else:
         model = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         write_config(run_dir, config, plugins)
         say(f"run directory: {run_dir.path}")
-    server = (
-        run_upstream(config, run_dir=run_dir, say=say)
-        if model is None
-        else run_server(config, model=model, plugins=plugins, run_dir=run_dir, say=say)
-    )
+    if backend is not None:
+        server = run_upstream(config, backend, run_dir=run_dir, say=say)
+    else:
+        assert model is not None, "one of the two answers"
+        server = run_server(config, model=model, plugins=plugins, run_dir=run_dir, say=say)
     with removed_if_refused(run_dir):
         try:
             run_to_the_end(server)

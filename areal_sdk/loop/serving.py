@@ -20,16 +20,18 @@ from areal_sdk.backends.supervised import supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.backend_gateway import BackendGateway
 from areal_sdk.gateway.sessions.external import SPLIT
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.gateway.winding_down import STOP_GRACE_S
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.loop.services.gateway import (
     callers_sampling,
     live_limits,
+    make_backend,
     make_gateway,
     read_users,
+    routes_of,
 )
 from areal_sdk.loop.services.gateway_process import open_gateways
 from areal_sdk.plugins import Plugins
@@ -37,6 +39,7 @@ from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.callers import CallerSession, to_episode
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.gateways.sessions import GatewaySession
+from areal_sdk.routes import Backend
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.telemetry.episode_log import PreparedRecord
 
@@ -81,7 +84,11 @@ async def run_server(
             gateway.observe(recorder)
         else:
             gateway = make_gateway(
-                config, served, renderer=model.renderer, sampling=callers_sampling(config)
+                config,
+                served,
+                renderer=model.renderer,
+                sampling=callers_sampling(config),
+                routes=routes_of(plugins),
             )
             gateway.external.observe(recorder)
             stack.push_async_callback(gateway.aclose)
@@ -93,20 +100,28 @@ async def run_server(
             await _until_stopped(say)
 
 
+def upstream_backend(config: Config, plugins: Plugins) -> Backend:
+    """The backend that answers in place of a model. ConfigError if `serve.upstream` cannot be used."""
+    assert config.serve.upstream is not None, "that is what decides"
+    return make_backend(
+        config.serve.upstream,
+        plugins=plugins,
+        api_key=os.environ.get(UPSTREAM_KEY, ""),
+        max_request_s=config.rollout.request_timeout_s,
+    )
+
+
 async def run_upstream(
-    config: Config, *, run_dir: RunDir | None, say: Callable[[str], None]
+    config: Config, backend: Backend, *, run_dir: RunDir | None, say: Callable[[str], None]
 ) -> None:
     """Pass calls on to another provider, say where, and run until cancelled."""
-    assert config.serve.upstream is not None, "that is what decides"
-    gateway = UpstreamGateway(
-        config.serve.upstream,
-        api_key=os.environ.get(UPSTREAM_KEY, ""),
+    gateway = BackendGateway(
+        backend,
         admin_key=config.gateway.admin_key,
         users=read_users(config),
         quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,
-        max_request_s=config.rollout.request_timeout_s,
     )
     async with AsyncExitStack() as stack:
         if run_dir is not None:
@@ -137,7 +152,7 @@ async def _until_stopped(say: Callable[[str], None]) -> None:
 
 
 def announce(
-    config: Config, gateway: Gateway | GatewayPool | UpstreamGateway, *, say: Callable[[str], None]
+    config: Config, gateway: Gateway | GatewayPool | BackendGateway, *, say: Callable[[str], None]
 ) -> None:
     """Print the gateway's address, its key, and a first request to paste."""
     url, is_made_up = gateway.base_url, config.gateway.admin_key is None

@@ -54,6 +54,15 @@ def not_callable(item: object) -> str | None:
     return None if callable(item) else f"must be callable, not {type(item).__name__}"
 
 
+def not_a(kind: type) -> Callable[[object], str | None]:
+    """A check whose result is the problem with an item that must be an instance of `kind`, if any."""
+
+    def check(item: object) -> str | None:
+        return None if isinstance(item, kind) else f"must be a {kind.__name__}, not {item!r}"
+
+    return check
+
+
 def not_a_function(item: object) -> str | None:
     """The problem with a reward, if any."""
     if inspect.isclass(item):

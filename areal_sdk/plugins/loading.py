@@ -21,6 +21,7 @@ from areal_sdk.options import validate_options
 from areal_sdk.plugins.checks import (
     HOOKS,
     check_hooks,
+    not_a,
     not_a_function,
     not_a_subclass_of,
     not_an_environment,
@@ -38,6 +39,7 @@ from areal_sdk.plugins.registry import Registry
 from areal_sdk.plugins.tool_formats import ToolFormats, not_a_tool_format
 from areal_sdk.process.user_code import load_user_module
 from areal_sdk.reward import RewardFn
+from areal_sdk.routes import Backend, BackendSettings, Route
 from areal_sdk.trainer import Trainer, TrainerSetup
 from areal_sdk.types import Task
 
@@ -103,6 +105,10 @@ class Plugins:
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
         self.tool_formats = ToolFormats("tool_format", check=not_a_tool_format, absent=absent)
+        self.routes = Registry[Route]("route", check=not_a(Route), absent=absent)
+        self.backends = Registry[Callable[[BackendSettings], Backend]](
+            "backend", check=not_callable, absent=absent
+        )
         self.observers = Registry[type]("observer", check=not_an_observer, absent=absent)
         self.commands: Registry[click.Command] = Registry("command", absent=absent)
         self.notify = Observers(self._pluggy)
@@ -300,6 +306,8 @@ class Plugins:
             self.datasets,
             self.algorithms,
             self.tool_formats,
+            self.routes,
+            self.backends,
             self.observers,
             self.commands,
         ]

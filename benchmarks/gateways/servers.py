@@ -23,10 +23,12 @@ from areal_sdk.backends.remote.client import Attempt
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.backend_gateway import BackendGateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.routes import BackendSettings
 from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk_upstream.backend import UpstreamBackend
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Seats = list[tuple[str, str]]
@@ -115,7 +117,9 @@ async def _seats(engine: InferenceEngine, options: argparse.Namespace) -> Seats:
 async def serve_passing(options: argparse.Namespace) -> Seats:
     """Serve our gateway as it passes calls on to the upstream and records their text: `serve
     --upstream`."""
-    gateway = UpstreamGateway(f"{options.upstream}/v1", api_key="none")
+    gateway = BackendGateway(
+        UpstreamBackend(BackendSettings(f"{options.upstream}/v1", api_key="none"))
+    )
     await gateway.start()
     sessions = [gateway.sessions.open(str(i)) for i in range(options.sessions)]
     return [(session.base_url(gateway.base_url), "") for session in sessions]

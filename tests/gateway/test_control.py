@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from tests.gateway.conftest import StartGateway
 from tests.toolbox.gateway_requests import HI, control, get, post
+from tests.toolbox.upstream import upstream_gateway
 
 
 async def test_a_reply_of_several_choices_is_rewarded_by_turn(start_gateway: StartGateway) -> None:
@@ -143,7 +143,7 @@ async def test_the_document_describes_every_route(start_gateway: StartGateway) -
 
 
 async def test_the_document_of_another_providers_door_describes_its_own_routes() -> None:
-    gateway = UpstreamGateway("http://127.0.0.1:1/v1")
+    gateway = upstream_gateway("http://127.0.0.1:1/v1")
     await gateway.start()
     try:
         _, document = await get(gateway.base_url.replace("/v1", "/openapi.json"))

@@ -12,12 +12,12 @@ import pytest
 
 from areal_sdk import EpisodeContext, Task
 from areal_sdk.config import parse_config
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.serving import announce
 from areal_sdk.models import resolve_model
 from areal_sdk.rollout.agents.endpoint import EndpointRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
 from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command, told
+from tests.toolbox.upstream import upstream_gateway
 
 ENDPOINT_AGENT = """
 from openai import AsyncOpenAI
@@ -51,7 +51,7 @@ def test_eval_reports_success_with_confidence_intervals() -> None:
 async def test_a_key_that_was_given_is_not_printed() -> None:
     secret, told_lines = "sk-given-by-the-user", list[str]()
     config = parse_config({"model": "theirs", "gateway": {"admin_key": secret}})
-    gateway = UpstreamGateway("http://127.0.0.1:9/v1", admin_key=secret)
+    gateway = upstream_gateway("http://127.0.0.1:9/v1", admin_key=secret)
     try:
         await gateway.start()
         announce(config, gateway, say=told_lines.append)

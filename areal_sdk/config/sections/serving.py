@@ -60,7 +60,8 @@ class ServeSection(Quota):
     record: bool = False
     """Keep every session in a run directory."""
     upstream: str | None = None
-    """Pass calls on to the OpenAI-compatible provider at this address, instead of serving a model."""
+    """Pass calls on to the OpenAI-compatible provider at this address, or to a plugin's backend of this name, instead
+    of serving a model."""
     users: Path | None = None
     """A TOML file of users, each with `[NAME] api_key = "..."`; default: all callers share one key."""
     idle_s: Seconds = 600.0

@@ -75,6 +75,10 @@ class Access:
     def is_admin(self, request: web.Request) -> bool:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
 
+    def is_admins(self, caller: Caller) -> bool:
+        """Whether the caller came with the admin key, and not into a session with a key of its own."""
+        return caller.account is self._accounts.admin
+
     def judge(self, request: web.Request) -> Caller:
         """The same as `caller`, but the request may also name a session that is over and waits for a reward."""
         slug = request.match_info.get("slug")

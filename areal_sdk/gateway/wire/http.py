@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.untrusted import LARGE, has_more_values, loads
+from areal_sdk.routes import without_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -126,17 +127,6 @@ def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
         except ValueError:
             pass
     raise bad_request(f"We could not parse the JSON body of your request: {wrong}")
-
-
-def without_surrogates(value: Any) -> Any:
-    """A JSON value with halves of surrogate pairs replaced in its texts."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
-    return value
 
 
 def guarded(

@@ -14,6 +14,8 @@ from areal_sdk.gateway.server import check_can_listen
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.plugins import Plugins
+from areal_sdk.routes import Backend, BackendSettings, Route
 
 
 def make_gateway(
@@ -22,6 +24,7 @@ def make_gateway(
     *,
     renderer: Renderer,
     sampling: SamplingPolicy,
+    routes: Sequence[Route],
     users: Sequence[User] | None = None,
     membership: Membership | None = None,
 ) -> Gateway:
@@ -41,7 +44,23 @@ def make_gateway(
         cors_origins=config.serve.cors_origins,
         unknown_fields=config.gateway.unknown_fields,
         membership=membership,
+        routes=routes,
     )
+
+
+def routes_of(plugins: Plugins) -> list[Route]:
+    """The routes that packages add to each gateway of a model."""
+    return [plugins.routes.get(name) for name in plugins.routes.names()]
+
+
+ADDRESS_BACKEND = "upstream"
+"""The backend for an address of a provider."""
+
+
+def make_backend(upstream: str, *, plugins: Plugins, api_key: str, max_request_s: float) -> Backend:
+    """The backend that `serve.upstream` means: the name of one, or an address. ConfigError for one without use."""
+    name = upstream if upstream in plugins.backends else ADDRESS_BACKEND
+    return plugins.backends.get(name)(BackendSettings(upstream, api_key, max_request_s))
 
 
 def callers_sampling(config: Config) -> SamplingPolicy:

@@ -20,7 +20,13 @@ from areal_sdk.gateway.server import check_host, reserve_port, url_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.loop.plan.models import FoundModel, load_renderer
-from areal_sdk.loop.services.gateway import callers_sampling, make_gateway, read_users
+from areal_sdk.loop.plan.parts import load_plugins_of
+from areal_sdk.loop.services.gateway import (
+    callers_sampling,
+    make_gateway,
+    read_users,
+    routes_of,
+)
 from areal_sdk.loop.services.node import engine_client
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
@@ -121,6 +127,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
             engine,
             renderer=load_renderer(args["model_dir"], args["tool_format"]),
             sampling=callers_sampling(config),
+            routes=routes_of(load_plugins_of(config)),
             users=users,
             membership=_membership(
                 args["shard"],

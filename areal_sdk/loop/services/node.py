@@ -13,7 +13,9 @@ from typing import Any
 from areal_sdk.config import Config
 from areal_sdk.engine import EngineClient, EngineEntrance, EngineInfo
 from areal_sdk.loop.plan.models import FoundModel, load_renderer
+from areal_sdk.loop.plan.parts import load_plugins_of
 from areal_sdk.loop.plan.program import Program, command_program
+from areal_sdk.loop.services.gateway import routes_of
 from areal_sdk.loop.services.players import open_players
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
@@ -90,6 +92,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
                 engine,
                 renderer=load_renderer(args["model_dir"], args["tool_format"]),
                 rewards=[RewardSpec(**reward) for reward in args["rewards"]],
+                routes=routes_of(load_plugins_of(config)),
                 log_dir=log_dir,
                 host=HOST,
                 port=0,

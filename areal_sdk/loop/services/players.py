@@ -18,6 +18,7 @@ from areal_sdk.models.families import max_context_of
 from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
+from areal_sdk.routes import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ async def open_players(
     *,
     renderer: Renderer,
     rewards: Sequence[RewardSpec],
+    routes: Sequence[Route],
     log_dir: Path,
     host: str,
     port: int,
@@ -75,7 +77,7 @@ async def open_players(
     """Open the gateway at `host` and `port`, and start the rewards. `agent` is ready to play."""
     async with AsyncExitStack() as stack:
         sampling = rollout_sampling(config.rollout)
-        gateway = make_gateway(config, engine, renderer=renderer, sampling=sampling)
+        gateway = make_gateway(config, engine, renderer=renderer, sampling=sampling, routes=routes)
         await gateway.start(host=host, port=port)
         stack.push_async_callback(gateway.aclose)
         pool = await open_rewards(rewards, config.rollout, log_dir, stack)

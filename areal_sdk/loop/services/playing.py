@@ -18,7 +18,7 @@ from areal_sdk.launcher import Launcher
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.services.gateway import rollout_sampling
+from areal_sdk.loop.services.gateway import rollout_sampling, routes_of
 from areal_sdk.loop.services.gateway_process import open_gateways
 from areal_sdk.loop.services.node import node_specs
 from areal_sdk.loop.services.players import Players, open_players, open_rewards
@@ -131,6 +131,7 @@ class AgentsHere(WayToPlay):
             engine,
             renderer=made_of.model.renderer,
             rewards=reward_specs(config, made_of.plugins),
+            routes=routes_of(made_of.plugins),
             log_dir=made_of.run_dir.logs,
             host=config.gateway.host,
             port=config.gateway.port,

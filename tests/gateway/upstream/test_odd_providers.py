@@ -13,9 +13,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway.upstream import provider as module
-from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
+from areal_sdk.gateway.backend_gateway import BackendGateway
+from areal_sdk_upstream import provider as module
+from areal_sdk_upstream.backend import REPLY_HEADER
 from tests.toolbox.gateway_requests import ALICE
+from tests.toolbox.upstream import upstream_gateway
 
 SECRET = "sk-upstream-0123456789"
 ADMIN = "sk-admin-0123456789abcdef"
@@ -54,20 +56,20 @@ def provider() -> Provider:
 
 
 @pytest.fixture
-async def gateway(provider: Provider) -> AsyncIterator[UpstreamGateway]:
+async def gateway(provider: Provider) -> AsyncIterator[BackendGateway]:
     async with serving(provider, SECRET) as gateway:
         yield gateway
 
 
 @asynccontextmanager
-async def serving(provider: Provider, key: str) -> AsyncIterator[UpstreamGateway]:
+async def serving(provider: Provider, key: str) -> AsyncIterator[BackendGateway]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", provider.answer)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    gateway = UpstreamGateway(url, api_key=key, admin_key=ADMIN, users=[ALICE])
+    gateway = upstream_gateway(url, api_key=key, admin_key=ADMIN, users=[ALICE])
     await gateway.start()
     yield gateway
     await gateway.aclose()
@@ -75,7 +77,7 @@ async def serving(provider: Provider, key: str) -> AsyncIterator[UpstreamGateway
 
 
 async def call(
-    gateway: UpstreamGateway,
+    gateway: BackendGateway,
     path: str = "chat/completions",
     *,
     key: str = f"{ALICE.api_key}/e",
@@ -89,7 +91,7 @@ async def call(
             return reply.status, dict(reply.headers), await reply.read()
 
 
-def turns(gateway: UpstreamGateway) -> Sequence[Any]:
+def turns(gateway: BackendGateway) -> Sequence[Any]:
     live = gateway.external.get("alice/e")
     assert live is not None
     return live.session.turns
@@ -97,7 +99,7 @@ def turns(gateway: UpstreamGateway) -> Sequence[Any]:
 
 @pytest.mark.parametrize("status", [200, 400])
 async def test_an_answer_without_an_end_is_read_no_further_than_its_limit(
-    gateway: UpstreamGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch, status: int
+    gateway: BackendGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setattr(module, "_MOST_ANSWER_BYTES", 1_000_000)
     provider.is_endless, provider.status = True, status
@@ -110,7 +112,7 @@ async def test_an_answer_without_an_end_is_read_no_further_than_its_limit(
 
 
 async def test_the_decoded_bytes_of_an_answer_are_limited(
-    gateway: UpstreamGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch
+    gateway: BackendGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_ANSWER_BYTES", 1_000_000)
     provider.headers = {"Content-Encoding": "gzip"}
@@ -124,7 +126,7 @@ async def test_the_decoded_bytes_of_an_answer_are_limited(
 
 
 async def test_a_file_of_the_admins_passes_whatever_its_size(
-    gateway: UpstreamGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch
+    gateway: BackendGateway, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_ANSWER_BYTES", 1_000_000)
     provider.pieces = [b"x" * 1_000_000] * 3
@@ -157,7 +159,7 @@ ODD_JSON = {
 @pytest.mark.parametrize("odd", ODD_JSON.values(), ids=ODD_JSON)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_value_that_is_no_json_costs_no_turn_and_no_reward(
-    gateway: UpstreamGateway, provider: Provider, odd: bytes, stream: bool
+    gateway: BackendGateway, provider: Provider, odd: bytes, stream: bool
 ) -> None:
     whole = [chunk("Hel"), chunk("lo.", "stop")] if stream else [chat("Hello.", usage={"n": 1})]
     bodies = [json.dumps(body).encode()[:-1] + b", " + odd + b"}" for body in whole]
@@ -175,9 +177,7 @@ async def test_a_value_that_is_no_json_costs_no_turn_and_no_reward(
             assert reply.status == 200, await reply.text()
 
 
-async def test_an_answer_without_an_id_is_kept(
-    gateway: UpstreamGateway, provider: Provider
-) -> None:
+async def test_an_answer_without_an_id_is_kept(gateway: BackendGateway, provider: Provider) -> None:
     body = chat()
     del body["id"]
     provider.pieces = [json.dumps(body).encode()]
@@ -202,7 +202,7 @@ ODD_MESSAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("message", ODD_MESSAGES.values(), ids=ODD_MESSAGES)
 async def test_an_odd_message_is_kept_or_told_and_its_client_has_it(
-    gateway: UpstreamGateway, provider: Provider, message: dict[str, Any]
+    gateway: BackendGateway, provider: Provider, message: dict[str, Any]
 ) -> None:
     body = chat()
     body["choices"][0]["message"] = message
@@ -217,7 +217,7 @@ async def test_an_odd_message_is_kept_or_told_and_its_client_has_it(
 
 
 async def test_headers_that_name_an_organisation_pass_in_no_direction(
-    gateway: UpstreamGateway, provider: Provider
+    gateway: BackendGateway, provider: Provider
 ) -> None:
     provider.pieces = [json.dumps(chat()).encode()]
     provider.headers = {
@@ -253,7 +253,7 @@ async def test_headers_that_name_an_organisation_pass_in_no_direction(
 @pytest.mark.parametrize("status", [200, 400, 429, 500])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_an_answer_that_quotes_our_key_reaches_nobody_with_it(
-    gateway: UpstreamGateway, provider: Provider, status: int, kind: str
+    gateway: BackendGateway, provider: Provider, status: int, kind: str
 ) -> None:
     provider.status = status
     provider.headers = {"Content-Type": kind}
@@ -308,7 +308,7 @@ async def test_no_form_of_our_key_comes_back_with_a_refusal(
             assert len(left) < len("no quota for  today") + 16, "base64 of what is beside the key"
 
 
-async def test_a_long_refusal_is_cut(gateway: UpstreamGateway, provider: Provider) -> None:
+async def test_a_long_refusal_is_cut(gateway: BackendGateway, provider: Provider) -> None:
     provider.status, provider.pieces = 500, [b"x" * 1_000_000, SECRET.encode()]
     status, _, raw = await call(gateway)
     assert (status, set(raw)) == (500, {ord("x")})

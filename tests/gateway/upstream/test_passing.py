@@ -15,17 +15,19 @@ from yarl import URL
 
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.backend_gateway import BackendGateway
 from areal_sdk.gateway.sessions.external import ExternalSession
-from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
 from areal_sdk.loop.api import serve_config
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import FinishReason
+from areal_sdk_upstream.backend import REPLY_HEADER
 from tests.gateway.conftest import StartGateway
 from tests.toolbox.gateway_requests import ALICE, HI
+from tests.toolbox.upstream import upstream_gateway
 
 SECRET = "sk-upstream-0123456789"
 
-Start = Callable[..., Awaitable[UpstreamGateway]]
+Start = Callable[..., Awaitable[BackendGateway]]
 
 
 class Provider:
@@ -96,8 +98,8 @@ async def provider() -> AsyncIterator[tuple[Provider, str]]:
 async def start(provider: tuple[Provider, str]) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
-        async def started(url: str = provider[1], **options: Any) -> UpstreamGateway:
-            gateway = UpstreamGateway(url, api_key=SECRET, users=[ALICE], **options)
+        async def started(url: str = provider[1], **options: Any) -> BackendGateway:
+            gateway = upstream_gateway(url, api_key=SECRET, users=[ALICE], **options)
             await gateway.start()
             stack.push_async_callback(gateway.aclose)
             return gateway
@@ -356,7 +358,7 @@ async def test_what_our_own_gateway_streams_is_read_in_every_format(
     start: Start, start_gateway: StartGateway
 ) -> None:
     ours, _ = await start_gateway("Some words.")
-    gateway = UpstreamGateway(ours.base_url, api_key=ours.admin_key, users=[ALICE])
+    gateway = upstream_gateway(ours.base_url, api_key=ours.admin_key, users=[ALICE])
     await gateway.start()
     asked: dict[str, dict[str, Any]] = {
         "chat/completions": {"messages": HI},
@@ -385,7 +387,7 @@ def test_an_address_with_a_password_is_refused_without_its_words(
     url = f"{scheme}me:hunter2@api.example.com/v1"
     config = parse_config({"serve": {"upstream": url}, "run": {"dir": str(tmp_path / "runs")}})
     makers: list[Callable[[], object]] = [
-        lambda: UpstreamGateway(url),
+        lambda: upstream_gateway(url),
         lambda: serve_config(config, say=print),
     ]
     for make in makers:
@@ -397,4 +399,4 @@ def test_an_address_with_a_password_is_refused_without_its_words(
 
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="https://host/v1"):
-        UpstreamGateway("api.example.com")
+        upstream_gateway("api.example.com")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.gateway.upstream.request import read_request
 from areal_sdk.gateway.wire.anthropic_tools import message_tools
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.tools import chat_tools, response_tools
+from areal_sdk_upstream.request import read_request
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 OF_CHAT = {"type": "function", "function": {"name": "add", "parameters": SCHEMA, "strict": True}}

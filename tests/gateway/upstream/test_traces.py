@@ -11,13 +11,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from areal_sdk.gateway.backend_gateway import BackendGateway
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.sessions.history import History, Placement
-from areal_sdk.gateway.upstream import provider as provider_module
-from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import ErrorKind, FinishReason, Turn
+from areal_sdk_upstream import provider as provider_module
 from tests.toolbox.gateway_requests import ALICE, HI
+from tests.toolbox.upstream import upstream_gateway
 from tests.toolbox.waiting import until
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -61,7 +62,7 @@ class Kept:
 class Client:
     """Alice's, through our gateway."""
 
-    def __init__(self, gateway: UpstreamGateway, provider: Provider) -> None:
+    def __init__(self, gateway: BackendGateway, provider: Provider) -> None:
         self.gateway = gateway
         self.provider = provider
         self.kept = Kept()
@@ -96,7 +97,7 @@ async def client() -> AsyncIterator[Client]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    gateway = UpstreamGateway(url, users=[ALICE])
+    gateway = upstream_gateway(url, users=[ALICE])
     await gateway.start()
     yield Client(gateway, provider)
     await gateway.aclose()

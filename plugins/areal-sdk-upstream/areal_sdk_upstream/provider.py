@@ -7,9 +7,8 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp import web
 
-from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.sessions.session import Session
-from areal_sdk.gateway.upstream.secret import INSTEAD_OF_KEY, Secret
+from areal_sdk.routes import ApiError, TextRecord
+from areal_sdk_upstream.secret import INSTEAD_OF_KEY, Secret
 
 _PASSED_ON = frozenset(
     {"content-type", "accept", "openai-beta", "anthropic-version", "anthropic-beta"}
@@ -39,15 +38,17 @@ class Provider:
         self._timeout = aiohttp.ClientTimeout(total=max_request_s)
         self._http: aiohttp.ClientSession | None = None
 
-    async def open(self, app: web.Application) -> AsyncIterator[None]:
-        """A cleanup context of the application that asks."""
+    async def start(self) -> None:
         jar = aiohttp.DummyCookieJar()  # no cookies of one user's for another
-        async with aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar) as self._http:
-            yield
+        self._http = aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar)
+
+    async def aclose(self) -> None:
+        if self._http is not None:
+            await self._http.close()
 
     @asynccontextmanager
     async def asked(
-        self, request: web.Request, path: str, raw: bytes, session: Session | None
+        self, request: web.Request, path: str, raw: bytes, record: TextRecord | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The provider's reply. A failure on the way is a fault, whose message names no key."""
         assert self._http is not None, "the server has started"
@@ -67,13 +68,13 @@ class Provider:
                 allow_redirects=False,  # they would take the key elsewhere
             ) as reply:
                 if reply.status in (401, 403):
-                    raise fault(session, f"the provider answered {reply.status} to our key")
+                    raise fault(record, f"the provider answered {reply.status} to our key")
                 yield reply
         except TimeoutError as exc:
-            raise fault(session, "the provider did not answer in time", status=504) from exc
+            raise fault(record, "the provider did not answer in time", status=504) from exc
         except aiohttp.ClientError as exc:
             kind = type(exc).__name__
-            raise fault(session, f"the provider cannot be reached ({kind})") from exc
+            raise fault(record, f"the provider cannot be reached ({kind})") from exc
 
     def headers_of(self, reply: aiohttp.ClientResponse) -> dict[str, str]:
         """The headers of a reply that its caller sees. None of them names the operator or holds the key."""
@@ -106,13 +107,13 @@ class Provider:
         """The size up to which an answer is kept, for messages."""
         return f"{_MOST_ANSWER_BYTES / 2**20:.3g} MiB"
 
-    async def whole(self, reply: aiohttp.ClientResponse, session: Session | None) -> bytes:
+    async def whole(self, reply: aiohttp.ClientResponse, record: TextRecord | None) -> bytes:
         """The body of a reply that is no stream. Raises a fault if the body is too long."""
         parts, size = list[bytes](), 0
         async for piece in self.pieces(reply):
             size += len(piece)
             if self.is_too_long(size):
-                raise fault(session, f"the provider's answer is over {self.most_answer}")
+                raise fault(record, f"the provider's answer is over {self.most_answer}")
             parts.append(piece)
         answer = b"".join(parts)
         return self._secret.masked_error(answer) if is_refusal(reply) else answer
@@ -123,10 +124,10 @@ def is_refusal(reply: aiohttp.ClientResponse) -> bool:
     return reply.status >= 300
 
 
-def fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:
+def fault(record: TextRecord | None, what: str, *, status: int = 502) -> ApiError:
     """The error of a failure of the provider, which is noted on the session."""
-    if session is not None:
-        session.notes.fault(what)
+    if record is not None:
+        record.fault(what)
     return ApiError(status, f"{what[0].upper()}{what[1:]}.", code="upstream_error")
 
 

@@ -1,46 +1,45 @@
-"""One call to another provider, as its session keeps it."""
+"""The record of a call whose answer has no tokens, in its session."""
 
 import secrets
 import time
+from collections.abc import Callable
+from typing import Any
 
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.untrusted import LARGE, LargeWork
-from areal_sdk.gateway.upstream.provider import fault
-from areal_sdk.gateway.upstream.reply import UpstreamReply, read_reply
-from areal_sdk.gateway.upstream.request import UpstreamRequest, read_request
 from areal_sdk.gateway.wire.http import parse_body
+from areal_sdk.routes import TextRecord, TextReply, TextRequest
 from areal_sdk.types import Turn
 
 
-class Trace:
-    """One call as the session keeps it. There are no tokens: only its text can be learnt from."""
+class SessionTextRecord(TextRecord):
+    """The turns of one call."""
 
-    def __init__(self, session: Session, raw: bytes, large: LargeWork) -> None:
+    def __init__(
+        self, session: Session, raw: bytes, *, read: Callable[[Any], TextRequest], large: LargeWork
+    ) -> None:
         self.reply_id = f"reply-{secrets.token_hex(16)}"
-        """Our own name for the reply, in a header: a provider's ids may repeat."""
         self._session = session
         self._raw = raw
+        self._read_request = read
         self._large = large
         self._began = time.monotonic()
 
-    def fault(self, what: str) -> ApiError:
-        """Note the error of a failure of the provider."""
-        return fault(self._session, what)
+    def fault(self, what: str) -> None:
+        self._session.notes.fault(what)
 
     def miss_the_end(self, why: str) -> None:
-        """Note that only the beginning of an answer is kept: its episode must not be learnt from."""
         told = f"{why}: the trace has its beginning alone, and its client has all of it"
         self._session.notes.fault(told)
         self._session.notes.notice(told)
 
-    async def record(self, raw: bytes, *, is_stream: bool) -> None:
-        """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
+    async def keep(self, read: Callable[[], TextReply | None], *, size: int) -> None:
         session = self._session
         async with session.placing:
-            size = len(self._raw) + len(raw)
-            found = await self._large.run(size, lambda: self._read_safely(raw, is_stream=is_stream))
+            size += len(self._raw)
+            found = await self._large.run(size, lambda: self._read_safely(read))
             if session.is_closed:
                 return  # the client has its answer
             if found is None:
@@ -57,42 +56,41 @@ class Trace:
                 session.replies.note(reply_id, index, choice=choice)
                 session.replies.note(self.reply_id, index, choice=choice)
 
-    def _read_safely(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
+    def _read_safely(self, read: Callable[[], TextReply | None]) -> tuple[str, list[Turn]] | None:
         """The id and the turns of a call; None if the call cannot be read. The client has its answer in any case."""
         try:
-            return self._read(raw, is_stream=is_stream)
+            return self._read(read())
         except (ApiError, TypeError, KeyError, AttributeError, ValueError, RecursionError):
             return None
 
-    def _read(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
+    def _read(self, answer: TextReply | None) -> tuple[str, list[Turn]] | None:
         """The reply's id and its turns, which `history` knows from here on; None for a reply without any."""
-        answer = read_reply(raw, is_stream=is_stream)
         if answer is None:
             return None
         question, history = self._question(), self._session.history
-        read = [
+        placed = [
             self._read_choice(history, question, answer, index)
             for index in range(len(answer.choices))
         ]
-        for index, (placement, turn) in enumerate(read):
+        for index, (placement, turn) in enumerate(placed):
             history.add(placement, turn.message, len(self._session.turns) + index)
-        return answer.id, [turn for _, turn in read]
+        return answer.id, [turn for _, turn in placed]
 
-    def _question(self) -> UpstreamRequest:
+    def _question(self) -> TextRequest:
         known, raw = self._session.body, self._raw
         try:
             if len(raw) > LARGE and known.num_new(raw) > LARGE:
-                return read_request(parse_body(raw))
+                return self._read_request(parse_body(raw))
             body, _ = known.read(raw, parse=parse_body)
         except ApiError:  # the provider could read it
             self._session.notes.notice(
                 "a request could not be read: the trace has its answer alone"
             )
-            return UpstreamRequest(())
-        return read_request(body)
+            return TextRequest(())
+        return self._read_request(body)
 
     def _read_choice(
-        self, history: History, question: UpstreamRequest, answer: UpstreamReply, index: int
+        self, history: History, question: TextRequest, answer: TextReply, index: int
     ) -> tuple[Placement, Turn]:
         session, choice = self._session, answer.choices[index]
         messages = question.prompt_of(index, len(answer.choices))

@@ -3,45 +3,26 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.untrusted import loads
-from areal_sdk.gateway.upstream.request import (
+from areal_sdk.routes import TextChoice, TextReply, without_surrogates
+from areal_sdk.tool_calls import MAX_DEPTH, is_too_deep
+from areal_sdk.types import FinishReason
+from areal_sdk_upstream.request import (
     assistant_message,
     make_message,
     message_of_blocks,
     message_of_items,
 )
-from areal_sdk.gateway.wire.http import without_surrogates
-from areal_sdk.tool_calls import is_too_deep
-from areal_sdk.types import FinishReason, Message
 
 _LONGEST_INTEGER = 18
 """Number of digits that always fit 64 bits. Longer integers cannot be written to files."""
 _LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamChoice:
-    """One of the answers to a request. One that broke off has the finish reason `abort`."""
-
-    message: Message
-    finish_reason: FinishReason = FinishReason.STOP
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamReply:
-    """A provider's reply to one request."""
-
-    id: str
-    choices: tuple[UpstreamChoice, ...]
-    usage: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
+def read_reply(raw: bytes, *, is_stream: bool) -> TextReply | None:
     """The reply that `raw` holds, whole or as events; None if it holds none.
 
     Other content raises errors of many kinds.
@@ -49,21 +30,17 @@ def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
     return _join(raw) if is_stream else _whole(_read_json(raw))
 
 
-def _whole(body: Mapping[str, Any]) -> UpstreamReply:
+def _whole(body: Mapping[str, Any]) -> TextReply:
     """The reply in a body of chat completions, completions, responses or messages."""
     usage = body.get("usage") or {}
     if "choices" in body:
         given = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
-        return UpstreamReply(_id_of(body), tuple(_chat_choice(choice) for choice in given), usage)
+        return TextReply(_id_of(body), tuple(_chat_choice(choice) for choice in given), usage)
     if "output" in body:
         message = message_of_items(body["output"])
-        return UpstreamReply(
-            _id_of(body), (UpstreamChoice(message, _response_reason(body)),), usage
-        )
+        return TextReply(_id_of(body), (TextChoice(message, _response_reason(body)),), usage)
     message = message_of_blocks(body["content"])
-    return UpstreamReply(
-        _id_of(body), (UpstreamChoice(message, _reason(body.get("stop_reason"))),), usage
-    )
+    return TextReply(_id_of(body), (TextChoice(message, _reason(body.get("stop_reason"))),), usage)
 
 
 def _id_of(body: Mapping[str, Any]) -> str:
@@ -72,9 +49,9 @@ def _id_of(body: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _chat_choice(choice: Mapping[str, Any]) -> UpstreamChoice:
+def _chat_choice(choice: Mapping[str, Any]) -> TextChoice:
     message = choice.get("message") or {"content": choice.get("text", "")}
-    return UpstreamChoice(assistant_message(message), _reason(choice.get("finish_reason")))
+    return TextChoice(assistant_message(message), _reason(choice.get("finish_reason")))
 
 
 def _reason(name: str | None) -> FinishReason:
@@ -100,12 +77,12 @@ def _read_json(raw: bytes) -> Any:
     {'a': None, 'b': 1}
     """
     try:
-        return loads(raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         value = without_surrogates(_LAX.decode(raw.decode("utf-8-sig", errors="replace")))
-        if is_too_deep(value):
-            raise
-        return value
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and is_too_deep(value):
+        raise ValueError(f"a provider's JSON is nested deeper than {MAX_DEPTH} levels")
+    return value
 
 
 def _number(text: str) -> float | None:
@@ -132,7 +109,7 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
                 yield data
 
 
-def _join(raw: bytes) -> UpstreamReply | None:
+def _join(raw: bytes) -> TextReply | None:
     """The reply that events add up to, or its beginning if they break off. Events are read one by one, because all of
     them together take many times the memory of their text.
     """
@@ -147,7 +124,7 @@ def _join(raw: bytes) -> UpstreamReply | None:
     return _join_chat(_events(raw))
 
 
-def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
+def _join_chat(events: Iterable[Mapping[str, Any]]) -> TextReply | None:
     reply_id = ""
     usage: Mapping[str, Any] = {}
     parts: dict[int, _Parts] = {}
@@ -157,7 +134,7 @@ def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
         for choice in event.get("choices") or ():
             parts.setdefault(choice.get("index") or 0, _Parts()).add(choice)
     choices = tuple(parts[index].choice() for index in sorted(parts))
-    return UpstreamReply(reply_id, choices, usage) if choices else None
+    return TextReply(reply_id, choices, usage) if choices else None
 
 
 class _Parts:
@@ -178,12 +155,12 @@ class _Parts:
             if isinstance(call, dict):
                 _add_call(self._calls, call)
 
-    def choice(self) -> UpstreamChoice:
+    def choice(self) -> TextChoice:
         calls = [self._calls[index] for index in sorted(self._calls)]
         texts = dict(self._texts)
         thought = texts.pop("reasoning_content", "") or texts.pop("reasoning", "")
         message = make_message(texts.pop("content", ""), thought, calls)
-        return UpstreamChoice({**texts, **message}, _reason(self._reason))
+        return TextChoice({**texts, **message}, _reason(self._reason))
 
 
 def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> None:
@@ -197,7 +174,7 @@ def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> Non
             call["function"][key] = call["function"].get(key, "") + piece
 
 
-def _join_message(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
+def _join_message(events: Iterable[Mapping[str, Any]]) -> TextReply | None:
     """The message of Anthropic's events, which have blocks by index and usage in two parts."""
     reply_id, reason = "", None
     usage: dict[str, Any] = {}
@@ -217,11 +194,7 @@ def _join_message(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
             case _:
                 pass
     message = message_of_blocks([blocks[index] for index in sorted(blocks)])
-    return (
-        UpstreamReply(reply_id, (UpstreamChoice(message, _reason(reason)),), usage)
-        if reply_id
-        else None
-    )
+    return TextReply(reply_id, (TextChoice(message, _reason(reason)),), usage) if reply_id else None
 
 
 def _add_to_block(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -233,7 +206,7 @@ def _add_to_block(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
         block["input"] = (so_far if isinstance(so_far, str) else "") + delta["partial_json"]
 
 
-def _join_response(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
+def _join_response(events: Iterable[Mapping[str, Any]]) -> TextReply | None:
     """The last response object that a stream carries, with the items that have arrived since."""
     response: Mapping[str, Any] = {}
     items: dict[int, dict[str, Any]] = {}

@@ -4,46 +4,26 @@ The reading is lenient, because the provider decides what is valid. Unknown fiel
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from areal_sdk.routes import TextRequest
 from areal_sdk.types import Message, Tool
 
 _CONVERSATION = ("messages", "input", "prompt", "system", "instructions", "tools")
-"""Fields of the conversation, which `UpstreamRequest` has under names of its own. All other fields go into
+"""Fields of the conversation, which `TextRequest` has under names of its own. All other fields go into
 `asked`."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
-    """One request to another provider."""
-
-    prompts: tuple[tuple[Message, ...], ...]
-    """The conversation. There are several only if `/v1/completions` got several prompts."""
-    tools: tuple[Tool, ...] = ()
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    """Model, sampling, metadata and all other fields of the request."""
-    previous_id: str | None = None
-    """The id of the reply that the request continues."""
-
-    def prompt_of(self, choice: int, num_choices: int) -> tuple[Message, ...]:
-        """The conversation that a choice answers: a provider numbers choices prompt by prompt."""
-        if not self.prompts:
-            return ()
-        each = max(1, num_choices // len(self.prompts))
-        return self.prompts[min(choice // each, len(self.prompts) - 1)]
-
-
-def read_request(body: Any) -> UpstreamRequest:
+def read_request(body: Any) -> TextRequest:
     """The request in a body of any wire format; empty if the body is no request."""
     if not isinstance(body, dict):
-        return UpstreamRequest(())
+        return TextRequest(())
     asked = {name: value for name, value in body.items() if name not in _CONVERSATION}
     tools = body.get("tools")
     previous = body.get("previous_response_id")
-    return UpstreamRequest(
+    return TextRequest(
         prompts=tuple(_prompts(body)),
         tools=tuple(map(chat_tool, tools)) if isinstance(tools, list) else (),
         asked=asked,

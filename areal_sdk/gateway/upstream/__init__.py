@@ -1,1 +1,0 @@
-"""Another provider behind the gateway: calls are passed on, and their text is kept."""
