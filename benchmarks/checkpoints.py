@@ -23,7 +23,7 @@ from areal_sdk.fsdp.checkpoint.saving import Snapshot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models import resolve_model
-from areal_sdk.telemetry.manifest import write_manifest
+from areal_sdk.telemetry.checksums import write_manifest
 
 
 def main() -> None:

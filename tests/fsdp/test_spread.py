@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from areal_sdk.fsdp.step.spread import spread
+from areal_sdk.fsdp.step.metrics import spread
 from areal_sdk.trajectory import TrajectoryGroup
 
 from .episodes import make_groups

@@ -29,8 +29,8 @@ from areal_sdk.fsdp.step.trust_region import (
     UpdateLimit,
     summary,
 )
+from areal_sdk.telemetry.checksums import MANIFEST_FILE, write_manifest
 from areal_sdk.telemetry.directories import CheckpointError
-from areal_sdk.telemetry.manifest import MANIFEST_FILE, write_manifest
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 from .episodes import make_groups

@@ -19,7 +19,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api, runs
 from areal_sdk.loop.learning.state import RunState
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.manifest import write_manifest
+from areal_sdk.telemetry.checksums import write_manifest
 from areal_sdk.telemetry.token_log import steps_in
 from tests.loop.runs import (
     AGENT,

@@ -9,7 +9,7 @@ step-000020/
 
 from areal_sdk.fsdp.checkpoint.export import export_checkpoint, export_model, whole_weights
 from areal_sdk.fsdp.checkpoint.saving import Saver, load_checkpoint, roll_back, save_checkpoint
-from areal_sdk.telemetry.manifest import MANIFEST_FILE, check_files
+from areal_sdk.telemetry.checksums import MANIFEST_FILE, check_files
 
 __all__ = [
     "MANIFEST_FILE",

@@ -27,8 +27,8 @@ from areal_sdk.models.checkpoint import ADAPTER, Float32, copy_all_but_weights
 from areal_sdk.models.experts import stored_parts
 from areal_sdk.models.families import read_config
 from areal_sdk.models.rounding import Beginning, Rounding
+from areal_sdk.telemetry.checksums import check_files
 from areal_sdk.telemetry.directories import whole_directory
-from areal_sdk.telemetry.manifest import check_files
 
 
 def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -> None:

@@ -25,6 +25,7 @@ from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import fingerprint
+from areal_sdk.telemetry.checksums import check_files, write_manifest
 from areal_sdk.telemetry.directories import (
     CheckpointError,
     begin,
@@ -32,7 +33,6 @@ from areal_sdk.telemetry.directories import (
     commit,
     partial_of,
 )
-from areal_sdk.telemetry.manifest import check_files, write_manifest
 
 JSON = Any
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,11 +13,16 @@ from torch import Tensor
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Loss, masked
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.step.spread import spread
 from areal_sdk.trajectory import TrajectoryGroup
 
 LAGS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3_4": (3, 4), "5_8": (5, 8), "more": (9, math.inf)}
 """Ranges of versions between the sampler of a token and the start of its step."""
+
+COMPARED = 8
+"""Size of a group that is drawn from episodes without siblings."""
+
+Verdict = tuple[float, tuple[float | None, ...]]
+"""Reward of an episode, and rewards of its turns."""
 
 
 @dataclass(slots=True)
@@ -107,3 +113,25 @@ def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, fl
         "staleness_max": float(lags.max(initial=0)),
         **shares,
     }
+
+
+def spread(groups: Sequence[TrajectoryGroup]) -> float:
+    """The share of the groups whose rewards differ, whatever an algorithm makes of them.
+
+    Episodes without siblings are compared with the episodes of their source, as if drawn from these in groups of
+    eight.
+    """
+    differing = 0.0
+    alone: defaultdict[str, Counter[Verdict]] = defaultdict(Counter)
+    for group in groups:
+        verdicts: dict[str, Verdict] = {
+            t.episode_id: (t.reward, t.turn_rewards) for t in group.trajectories
+        }
+        if len(verdicts) == 1:
+            alone[group.source].update(verdicts.values())
+        else:
+            differing += len(set(verdicts.values())) > 1
+    for counts in alone.values():
+        equal = sum((count / counts.total()) ** COMPARED for count in counts.values())
+        differing += counts.total() * (1.0 - equal)
+    return differing / len(groups)

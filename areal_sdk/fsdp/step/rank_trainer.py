@@ -47,8 +47,7 @@ from areal_sdk.fsdp.step.optimizer import (
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.probe import Movement, Probe
 from areal_sdk.fsdp.step.recording import StepRecord
-from areal_sdk.fsdp.step.scoring import plan_scores, score
-from areal_sdk.fsdp.step.sequences import sequence_sums
+from areal_sdk.fsdp.step.scoring import plan_scores, score, sequence_sums
 from areal_sdk.fsdp.step.trust_region import UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry.token_log import StepTokens

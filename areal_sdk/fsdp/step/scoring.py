@@ -1,5 +1,6 @@
 """Evidence for estimators: logprobs of a frozen reference and values of a critic for every trained token. Each rank
-computes its share of the rows without a gradient, and all ranks get all numbers, so that they plan alike.
+computes its share of the rows without a gradient, and all ranks get all numbers, so that they plan alike. Sums over
+whole sequences are gathered in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from areal_sdk.algorithms.advantages.estimator import PerToken
 from areal_sdk.algorithms.batch import Batch
+from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather, sampled_examples
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -40,3 +42,21 @@ def score(
             rows[-1].append(row)
             start = stop
     return rows
+
+
+def sequence_sums(
+    batches: Sequence[Batch], values: Sequence[Tensor], *, count: int, ranks: Ranks
+) -> list[float]:
+    """The sum of the values of each sequence's terms, for `count` sequences, in float64. A
+    collective.
+
+    The batches of all ranks hold every sequence once, whole.
+    """
+    sums = torch.zeros(count, dtype=torch.float64)
+    for batch, values_T in zip(batches, values, strict=True):
+        members = torch.tensor([member for tree in batch.trees for member in tree.members])
+        kept_T = batch.mask_T
+        of_term = members[batch.sequences_T[kept_T].cpu()]
+        sums.index_add_(0, of_term, values_T[kept_T].double().cpu())
+    whole = ranks.sum({str(index): value for index, value in enumerate(sums.tolist())})
+    return list(whole.values())

@@ -176,7 +176,7 @@ class UpdateLimit:
     ) -> None:
         """Set the factor after the updates of a step.
 
-        `spread` is the share of the groups whose rewards differ (`spread.py`). `schedule` is the part of the rate that
+        `spread` is the share of the groups whose rewards differ (`metrics.py`). `schedule` is the part of the rate that
         the schedule left: the KL of a small update falls with its square. `is_warm`: the warm-up is over.
         """
         if not (self.per_episode and moves):

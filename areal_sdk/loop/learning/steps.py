@@ -5,15 +5,12 @@ r"""The steps of a run: cut a batch, learn from it, publish the weights. Rollout
 
 `v` is the number of published updates. The step that makes v + 1 starts from v. The admission
 gate opens for v + 1 only when the engine has confirmed it.
-
-The supervised warm-up comes before the first episode. The same trainer does it, with another loss.
 """
 
 import asyncio
 import math
-import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +23,6 @@ from areal_sdk.loop.learning.endings import LatestLessons
 from areal_sdk.loop.learning.guard import CollapseGuard
 from areal_sdk.loop.learning.learner import CURE, Learner
 from areal_sdk.loop.learning.state import RunState
-from areal_sdk.loop.plan.demonstrations import as_demonstrations
-from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services.opening import (
     Services,
@@ -43,7 +38,6 @@ from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
 from areal_sdk.telemetry.token_log import StepTokens, TokenWriter
-from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import WeightUpdate
 
@@ -326,51 +320,6 @@ class TrainingLoop:
         if self._delivery is not None:
             await self._delivery
             self._delivery = None
-
-
-async def warm_up(
-    services: Services,
-    learner: Learner,
-    demonstrations: Sequence[Conversation],
-    *,
-    progress: Progress,
-) -> None:
-    """Train on demonstrations, and serve the result as version 0: nothing was sampled before."""
-    section, state, trainer = services.config.sft, learner.state, learner.trainer
-    progress.enter(f"supervised warm-up: {section.steps} steps")
-    rows, notes = await in_thread(
-        lambda: as_demonstrations(demonstrations, services.model.renderer),
-        name="demonstrations",
-    )
-    for note in notes:
-        progress.say(note)
-    generator = random.Random(services.config.run.seed)
-    batches = [generator.sample(rows, min(section.batch, len(rows))) for _ in range(section.steps)]
-    await hand_to_trainer(services.engine)
-    num_skipped = 0
-    for batch in batches[state.warmup_steps :]:
-        metrics = await learner.learn(
-            _imitate(learner, batch, learning_rate=section.learning_rate),
-            f"warm-up step {state.warmup_steps + 1}",
-        )
-        progress.report_warmup(state.warmup_steps, section.steps, metrics)
-        num_skipped = 0 if metrics["num_updates"] else num_skipped + 1
-        if num_skipped >= MAX_SKIPPED_STEPS:
-            raise DivergedError(
-                f"the gradients of {num_skipped} warm-up steps in a row were not finite: lower "
-                "sft.learning_rate, or look for a demonstration that breaks the model"
-            )
-    update = await trainer.publish(0)
-    await hand_to_engine(services.engine, trainer)
-    await update_and_resume(services.engine, update)
-
-
-async def _imitate(
-    learner: Learner, batch: Sequence[Demonstration], *, learning_rate: float
-) -> Mapping[str, float]:
-    metrics = await learner.trainer.learn(batch, learning_rate=learning_rate)
-    learner.state.warmup_steps += 1
-    return metrics
 
 
 MIN_CUT_TIMEOUT_S = 3600.0

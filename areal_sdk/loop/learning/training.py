@@ -23,7 +23,8 @@ from areal_sdk.loop.learning.guard import CollapseGuard
 from areal_sdk.loop.learning.learner import Learner, open_learner, write_final
 from areal_sdk.loop.learning.sources import follow_callers, play_tasks
 from areal_sdk.loop.learning.state import RunState, RunSummary
-from areal_sdk.loop.learning.steps import TrainingLoop, warm_up
+from areal_sdk.loop.learning.steps import TrainingLoop
+from areal_sdk.loop.learning.warm_up import warm_up
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
 from areal_sdk.loop.plan.models import (
@@ -132,8 +133,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     algorithm = check_names(config, plugins)
     model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
     train_tasks = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
-    labels = [part.label for part in config.mixture]
-    warnings = warn_of_overlap(train_tasks, eval_tasks, labels=labels)
+    warnings = warn_of_overlap(train_tasks, eval_tasks)
     for warning in (*warnings, *_unmeasured(config, program, eval_tasks)):
         logger.warning("%s", warning)
     return RunPlan(

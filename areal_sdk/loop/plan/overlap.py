@@ -1,6 +1,6 @@
 """Held-out tasks that are training tasks too: an evaluation of these cannot tell learning from remembering."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -8,10 +8,11 @@ from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.config import Config
 from areal_sdk.errors import ArealError
 from areal_sdk.loop.plan.program import TRAIN, Program
-from areal_sdk.loop.plan.tasks import HeldOut, content_of, load_tasks
+from areal_sdk.loop.plan.tasks import HeldOut, load_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.tasks import TaskStream
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.episode_index import task_key
 from areal_sdk.types import Task
 
 MAX_COMPARED = 100_000
@@ -19,19 +20,13 @@ MAX_COMPARED = 100_000
 
 
 def warn_of_overlap(
-    train: Sequence[Task] | TaskStream,
-    held_out: Mapping[str, HeldOut],
-    *,
-    labels: Collection[str] = (),
+    train: Sequence[Task] | TaskStream, held_out: Mapping[str, HeldOut]
 ) -> tuple[str, ...]:
-    """A warning for each split that measures tasks which are trained on.
-
-    `labels` are the sources of a mixture, which only its own tasks carry.
-    """
+    """A warning for each split that measures tasks which are trained on."""
     known = train.first if isinstance(train, TaskStream) else train
     warnings = []
     for split, given in held_out.items():
-        if shared := _shared(given, known, labels):
+        if shared := _shared(given, known):
             warnings.append(
                 f"{split}: {shared} held-out tasks are training tasks too, so "
                 "the evaluation cannot tell learning from remembering: let tasks(split) give other "
@@ -51,7 +46,7 @@ def trained_on(
         known = _known_to(run, config, program=program, plugins=plugins)
     except ArealError:
         return ""  # the run's tasks are gone, or its agent was another: nothing can be said
-    shared = _shared(held_out, known, [part.label for part in config.mixture])
+    shared = _shared(held_out, known)
     if not shared:
         return ""
     return (
@@ -84,9 +79,9 @@ def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins
     return train.first if isinstance(train, TaskStream) else train
 
 
-def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -> str:
+def _shared(held_out: HeldOut, known: Sequence[Task]) -> str:
     """The number of held-out tasks that are training tasks, and of all held-out tasks; empty if none are."""
-    num_shared, num_tasks = _num_shared(held_out.tasks, known, labels), len(held_out.tasks)
+    num_shared, num_tasks = _num_shared(held_out.tasks, known), len(held_out.tasks)
     if not num_shared:
         return ""
     share = "all" if num_shared == num_tasks else f"{num_shared} of"
@@ -94,19 +89,15 @@ def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -
     return f"{share} {num_tasks}{measured}"
 
 
-def _num_shared(
-    held_out: Sequence[Task], train: Sequence[Task], labels: Collection[str] = ()
-) -> int:
-    """The number of held-out tasks that are among the training tasks, by their data.
+def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
+    """The number of held-out tasks that are among the training tasks, by what they ask.
 
-    If the data of tasks do not tell them apart, their ids count as well.
+    If this does not tell the tasks apart, their ids count as well.
     """
-    contents = {content_of(task, labels) for task in held_out}
-    by_data = len(contents) == len(held_out) > 1
+    by_data = len({task_key(task) for task in held_out}) == len(held_out) > 1
 
     def key(task: Task) -> str:
-        content = content_of(task, labels)
-        return content if by_data else f"{task.id} {content}"
+        return task_key(task) if by_data else f"{task.id} {task_key(task)}"
 
     wanted = {key(task) for task in held_out}
     return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})

@@ -2,13 +2,11 @@
 
 import pickle
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-
-import orjson
 
 from areal_sdk.builtin.hub import FILE_SUFFIXES, is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
@@ -20,6 +18,7 @@ from areal_sdk.loop.plan.program import TRAIN, Program
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
 from areal_sdk.rollout.tasks.curriculum import Curriculum
+from areal_sdk.telemetry.episode_index import task_key
 from areal_sdk.types import Task
 
 
@@ -73,7 +72,7 @@ class HeldOut:
         """Digest of the tasks, by which a resumed run recognises them."""
         digest = blake2b(digest_size=8)
         for task in self.tasks:
-            digest.update(orjson.dumps([task.id, content_of(task)]))
+            digest.update(f"{task.id} {task_key(task)}\n".encode())
         return digest.hexdigest()
 
 
@@ -115,15 +114,6 @@ def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
     return tuple(
         tasks[place] for place in sorted(random.Random(seed).sample(range(len(tasks)), most))
     )
-
-
-def content_of(task: Task, labels: Collection[str] = ()) -> str:
-    """The data of a task as text, without a source among `labels`; empty if the data are no JSON."""
-    data = {k: v for k, v in task.data.items() if k != "source" or v not in labels}
-    try:
-        return orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:
-        return ""
 
 
 def _check_given_once(program: Program, split: str, named: object) -> None:

@@ -2,9 +2,19 @@
 
 from areal_sdk.process.services.answering import Answering, LoopAnswering, answer_until_closed
 from areal_sdk.process.services.client import Client, MainClient, StreamClient
-from areal_sdk.process.services.contract import Answer, Bulk, Service, Stream, at_once
+from areal_sdk.process.services.contract import (
+    BEAT_S,
+    REPORT_AFTER_S,
+    Answer,
+    Bulk,
+    Service,
+    Stream,
+    at_once,
+)
 
 __all__ = [
+    "BEAT_S",
+    "REPORT_AFTER_S",
     "Answer",
     "Answering",
     "Bulk",

@@ -90,6 +90,12 @@ Answer = Union[Result, Future[Result], Awaitable[Result]]  # noqa: UP007 - mypy 
 """The answer of a method: its result, or a future or a coroutine of the result, which answers once it is done."""
 
 
+REPORT_AFTER_S = 0.05
+"""Seconds over which a process collects what happens, to report it together."""
+BEAT_S = 0.25
+"""Seconds between two reports of what goes on."""
+
+
 class Stream(Generic[Part]):
     """An answer in parts. A method returns a new stream; its process sends the parts later, from any thread."""
 

@@ -17,8 +17,6 @@ import json
 import logging
 import os
 import re
-import shlex
-import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,6 +31,7 @@ from areal_sdk.agent import Agent, AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
 from areal_sdk.packages import how_to_install
 from areal_sdk.process.logs import open_log
+from areal_sdk.process.programs.command_line import command_name, split_command
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms
 from areal_sdk.rollout.agents.adapters import agent_name, agent_title
@@ -54,15 +53,10 @@ _IN_A_SANDBOX = (
     " (in a sandbox: it sees the files that the command names, and those of agent.readable)"
 )
 
-_NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
 _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals by which the kernel (out of memory) or a person ends a process: no code is to blame."""
 _SHELL_SIGNALS = 128
 """Number that shells and container runtimes add to the number of a signal."""
-_INTERPRETERS = {"python", "node", "deno", "bun", "bash", "sh", "zsh", "ruby", "perl", "lua"}
-_NO_FILE = {"-c", "-m", "-e", "--eval"}
-"""Options after which an interpreter runs no file."""
-_SCRIPTS = {".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl", ".lua"}
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """Errors of a machine that has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
@@ -120,7 +114,7 @@ class CommandAgent(Agent):
             )
         self.line = line
         self.name = command_name(line)
-        self._words = _split(line)
+        self._words = split_command(line)
         self._what = f"command {shorten(line, 80)!r}"
         self._reward = reward
         self._log: Path | None = None
@@ -275,17 +269,6 @@ def silence(agent: AgentLike, why: str) -> str:
     return f"{agent_title(agent_name(agent))} returned None and {why}: return a number"
 
 
-def command_name(line: str) -> str:
-    """The name of a command's runs: the file that is run, else the program.
-
-    >>> command_name("my-agent --fast")
-    'my-agent'
-    """
-    words = _split(line, find=False)
-    files = [word for word in words[1:] if os.path.isfile(word)]
-    return Path(files[0] if files else words[0]).stem
-
-
 def read_verdict_line(output: str) -> Outcome | None:
     """The verdict of the last line that is a JSON object with a `reward`; None without one.
 
@@ -376,43 +359,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _split(line: str, *, find: bool = True) -> Sequence[str]:
-    """The words of the command; ConfigError if it could not be run."""
-    try:
-        words = shlex.split(line)
-    except ValueError as exc:
-        raise ConfigError(f"command {line!r}: {exc}: close the quotes") from None
-    if not words:
-        raise ConfigError('command is empty: write what plays an episode, such as "node agent.js"')
-    if not find:
-        return words
-    if found := _NEEDS_A_SHELL.intersection(words):
-        raise ConfigError(
-            f"command {line!r}: no shell reads {min(found)!r}: write sh -c {shlex.quote(line)}"
-        )
-    if shutil.which(words[0]) is None:
-        cure = f"chmod +x {words[0]}" if Path(words[0]).is_file() else "install it, or give a path"
-        raise ConfigError(f"command {line!r}: {words[0]!r} is no program here: {cure}")
-    script = _script_of(words)
-    if script and not Path(script).is_file():
-        raise ConfigError(
-            f"command {line!r}: there is no file {script!r} in {Path.cwd()}: give its path from there"
-        )
-    return words
-
-
-def _script_of(words: Sequence[str]) -> str:
-    """The file that an interpreter is to run; empty if no word surely names such a file.
-
-    >>> _script_of(["python3", "-u", "agent.py", "--fast"]), _script_of(["sh", "-c", "cat x.sh"])
-    ('agent.py', '')
-    """
-    if Path(words[0]).name.rstrip(".0123456789") not in _INTERPRETERS:
-        return ""
-    first = next((word for word in words[1:] if word in _NO_FILE or not word.startswith("-")), "")
-    return first if Path(first).suffix in _SCRIPTS else ""
 
 
 def _last_line(text: str) -> str:

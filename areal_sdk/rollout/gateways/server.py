@@ -20,7 +20,13 @@ from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.process import Channel, ChannelClosedError
 from areal_sdk.process.frames import Buffer
 from areal_sdk.process.pools.background import BackgroundTasks
-from areal_sdk.process.services import MainClient, Stream, answer_until_closed
+from areal_sdk.process.services import (
+    BEAT_S,
+    REPORT_AFTER_S,
+    MainClient,
+    Stream,
+    answer_until_closed,
+)
 from areal_sdk.rollout.gateways.sessions import (
     EngineCalls,
     Finished,
@@ -30,10 +36,6 @@ from areal_sdk.rollout.gateways.sessions import (
 )
 from areal_sdk.types import WeightUpdate
 
-REPORT_AFTER_S = 0.05
-"""Seconds over which events are collected and then reported together."""
-BEAT_S = 0.25
-"""Seconds between two reports of the ages of open sessions."""
 ANSWER_S = 600.0
 """Seconds that the main process may take to pause or resume the engine."""
 

@@ -14,7 +14,7 @@ from areal_sdk.blame import trace_of
 from areal_sdk.errors import InfrastructureError
 from areal_sdk.process import Channel, ChannelClosedError, clean_text
 from areal_sdk.process.frames import Buffer, view_of
-from areal_sdk.process.services import Stream, answer_until_closed, at_once
+from areal_sdk.process.services import BEAT_S, REPORT_AFTER_S, Stream, answer_until_closed, at_once
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.episode_wire import (
     NodeCalls,
@@ -32,10 +32,6 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 
 logger = logging.getLogger(__name__)
 
-REPORT_AFTER_S = 0.05
-"""Episodes that end within this time are reported together."""
-BEAT_S = 0.25
-"""Seconds between two reports of ages and waits."""
 EXIT_GRACE_S = 1.0
 """Time for episodes to clean up when the channel closes."""
 
