@@ -78,6 +78,7 @@ PACKAGES = (
         },
     ),
     Package("areal-sdk-mcp", {"environment": ("mcp",)}),
+    Package("areal-sdk-openenv", {"environment": ("openenv",), "dataset": ("openenv",)}),
     Package("areal-sdk-otel", {"observer": ("otel",)}),
     Package("areal-sdk-plan", {"command": ("plan",)}, extra="plan"),
     Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
