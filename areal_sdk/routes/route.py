@@ -8,7 +8,7 @@ details. `aiohttp.web` has the requests and the responses.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.routes.errors import ApiError
@@ -72,7 +72,7 @@ class BackendSettings:
 
     address: str
     """The value of `serve.upstream`."""
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     """The key for the provider, from the environment. It must be in no message, answer or file."""
     max_request_s: float = 600.0
     """Deadline of one call, `rollout.request_timeout_s`."""

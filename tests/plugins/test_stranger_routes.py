@@ -14,7 +14,7 @@ from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.services.gateway import make_backend, routes_of
 from areal_sdk.plugins import Plugins, load_plugins
-from areal_sdk.routes import Route
+from areal_sdk.routes import BackendSettings, Route
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import make_model_dir
 from tests.toolbox.gateway_requests import HI
@@ -90,3 +90,7 @@ async def test_a_backend_answers_in_place_of_a_model_and_is_recorded(plugins: Pl
         assert [turn.message["content"] for turn in live.session.turns] == ["Hi"]
     finally:
         await gateway.aclose()
+
+
+def test_the_key_of_a_provider_is_in_no_text_of_its_settings() -> None:
+    assert "sk-secret" not in repr(BackendSettings("http://x/v1", "sk-secret"))
