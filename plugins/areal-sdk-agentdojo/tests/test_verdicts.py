@@ -138,7 +138,7 @@ def test_verdicts_under_attack_are_those_of_the_benchmark(
     assert check_agreement(suite, list(suite_named(suite).user_tasks), tmp_path) == number
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("suite", "number"), [("travel", 140), ("workspace", 560)])
 def test_verdicts_in_large_suites_are_those_of_the_benchmark(
     suite: str, number: int, tmp_path: Path
