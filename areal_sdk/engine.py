@@ -322,6 +322,8 @@ class EngineSettings:
     """Places the processes of the engine; None: on this machine. It belongs to the run, which closes it."""
     is_placed: bool = False
     """The launcher may place processes on other machines (`cluster.launcher`)."""
+    find: "Callable[[str], type[InferenceEngine]] | None" = None
+    """Finds the engine of a name, for an engine that stands before another one."""
 
 
 class ConfiguredEngine(InferenceEngine):

@@ -64,6 +64,7 @@ PACKAGES = (
             "dataset": ("python_problems",),
         },
     ),
+    Package("areal-sdk-fork", {"command": ("fork",), "engine": ("fork",)}),
     Package("areal-sdk-from-areal", {"option": ("init --from-areal",)}, extra="from-areal"),
     Package(
         "areal-sdk-gymnasium",
@@ -84,11 +85,7 @@ PACKAGES = (
     Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
     Package(
         "areal-sdk-reasoning-gym",
-        {
-            "reward": ("reasoning_gym",),
-            "environment": ("reasoning_gym",),
-            "dataset": ("reasoning_gym",),
-        },
+        dict.fromkeys(("reward", "environment", "dataset"), ("reasoning_gym",)),
     ),
     Package("areal-sdk-sandbox", {"setting": ("agent.sandbox",)}, extra="sandbox"),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),

@@ -77,6 +77,7 @@ def make_engine(
                 config.run.deterministic,
                 launcher,
                 is_placed=config.cluster.places,
+                find=plugins.engines.get,
             )
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
@@ -89,7 +90,8 @@ def check_engine(config: Config, plugins: Plugins) -> None:
     plugins.engines.reference(name)
     _check_shareable(config, engine_class(config, plugins))
     ignored = config.engine.model_fields_set - {"name"}
-    stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
+    default = EngineSection()
+    stored = {key for key in ignored if getattr(config.engine, key) == getattr(default, key)}
     if ignored == stored or issubclass(engine_class(config, plugins), ConfiguredEngine):
         return
     keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
@@ -116,10 +118,6 @@ def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> No
     engine.check_model(model_dir)
     if issubclass(engine, ConfiguredEngine):
         make_engine(config, model_dir, plugins=plugins, log_dir=Path())
-
-
-def _default(field: str) -> object:
-    return EngineSection.model_fields[field].default
 
 
 def sampling_dtype(config: Config, model_dir: Path) -> str:

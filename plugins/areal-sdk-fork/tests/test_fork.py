@@ -1,0 +1,154 @@
+"""Forks of episodes: the turns before the fork are the recorded ones, the others are sampled by the weights asked for."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import areal_sdk
+from areal_sdk import ConfigError, EngineError, Episode, GenerateRequest, Run
+from areal_sdk.testing import check_plugin, make_episode
+from areal_sdk.types import FinishReason
+from areal_sdk_fork.command import fork
+from areal_sdk_fork.forking import fork_episode
+from areal_sdk_fork.replay import Replay, chunk_of
+
+AGENT = Path(__file__).with_name("fork_agent.py")
+WORD = "FORK_TEST_WORD"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
+    """A run with one episode, which the model `tiny` sampled at temperature 1, and the id of the episode."""
+    report = areal_sdk.evaluate(
+        str(AGENT),
+        model="tiny",
+        record=True,
+        quiet=True,
+        engine={"dtype": "float32"},
+        eval={"tasks": 1, "temperature": 1.0},
+        run={"dir": str(tmp_path_factory.mktemp("runs"))},
+    )
+    run = Run(report.run_dir)
+    (row,) = run.episodes()
+    return run, row["id"]
+
+
+def test_a_fork_keeps_the_turns_before_it_and_is_repeated_by_a_fork_of_its_own(
+    recorded: tuple[Run, str],
+) -> None:
+    run, episode = recorded
+    first = fork_episode(run, episode, turn=1, model="tiny", quiet=True)
+    old, new = first.recorded.turns, first.forked.turns
+    for kept in ("output_tokens", "logprobs", "versions", "message"):
+        assert getattr(new[0], kept) == getattr(old[0], kept)
+    assert new[1].prompt_tokens == old[1].prompt_tokens
+    assert len(set(old[0].output_tokens)) > 4, "chance chose them: nobody would sample them again"
+    assert first.first_difference is not None
+    said = CliRunner().invoke(
+        fork,
+        [first.run_dir, first.forked.id, "--turn", "1", "--model", "tiny", "--json"],
+        catch_exceptions=False,
+    )
+    told = json.loads(said.stdout)
+    assert told["differs_at"] is None
+    assert told["forked"]["turns"] == [turn.text for turn in new]
+    again = Run(told["run_dir"]).episode(first.forked.id)
+    assert [turn.output_tokens for turn in again.turns] == [turn.output_tokens for turn in new]
+
+
+def test_an_episode_that_leaves_its_record_says_so(
+    recorded: tuple[Run, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, episode = recorded
+    monkeypatch.setenv(WORD, "less")
+    said = CliRunner().invoke(
+        fork, [str(run.path), episode, "--turn", "1", "--model", "tiny"], catch_exceptions=False
+    )
+    assert said.exit_code == 1
+    assert "the episode left its record after 1 of 1 replayed turns" in said.stdout
+
+
+@pytest.mark.long
+def test_a_checkpoint_repeats_what_its_evaluation_recorded(tmp_path: Path) -> None:
+    settings = {
+        "model": "tiny",
+        "run.dir": tmp_path,
+        "run.name": "run",
+        "run.steps": 2,
+        "run.checkpoint_every": 1,
+        "rollout.batch": 16,
+        "rollout.group_size": 4,
+        "engine.dtype": "float32",
+        "trainer.precision": "float32",
+        "trainer.learning_rate": 1e-2,
+        "eval.before": "false",
+        "eval.after": "true",
+        "eval.tasks": 2,
+    }
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    trained = subprocess.run(
+        [sys.executable, "-m", "areal_sdk", "train", str(AGENT), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert trained.returncode == 0, trained.stderr
+    run = Run(tmp_path / "run")
+    rows = run.episodes("split == eval and version == 2")
+    assert rows
+    last = str(run.path / "checkpoints/step-000002")
+    for row in rows:
+        for turn in (0, 1):
+            made = fork_episode(run, row["id"], turn=turn, model=last, quiet=True)
+            assert made.first_difference is None
+            assert logprobs(made.forked) == pytest.approx(logprobs(made.recorded), abs=1e-4)
+    made = fork_episode(run, rows[0]["id"], turn=0, model="tiny", quiet=True)
+    assert logprobs(made.forked) != pytest.approx(logprobs(made.recorded), abs=1e-4)
+
+
+def logprobs(episode: Episode) -> list[float]:
+    """The logprobs that the first sampled tokens of the turns had."""
+    return [turn.logprobs[0] for turn in episode.turns]
+
+
+def test_a_turn_that_the_episode_does_not_have_is_refused(
+    recorded: tuple[Run, str],
+) -> None:
+    run, episode = recorded
+    with pytest.raises(ConfigError, match=r"--turn 2: \S+ has the turns 0 to 1"):
+        fork_episode(run, episode, turn=2, model="tiny", quiet=True)
+
+
+def test_branches_are_replayed_in_any_order() -> None:
+    one, two, three = (
+        replace(make_episode(word).turns[0], new_tokens=(number,))
+        for number, word in enumerate(("a", "b", "c"))
+    )
+    replay = Replay([one, two, three], 2)
+    assert replay.answer(GenerateRequest((1,), 8)) == two
+    assert replay.answer(GenerateRequest((0,), 8)) == one
+    assert replay.answer(GenerateRequest((2,), 8)) is None
+    assert replay.answer(GenerateRequest((9,), 8)) is None, "after the fork nothing is compared"
+    with pytest.raises(EngineError, match="after 0 of 2 replayed turns"):
+        Replay([one, two, three], 2).answer(GenerateRequest((9,), 8))
+
+
+def test_a_replayed_answer_ends_as_the_recorded_one() -> None:
+    turn = replace(make_episode("yes").turns[0], finish_reason=FinishReason.STOP)
+    last = turn.output_tokens[-1]
+    request = GenerateRequest((1,), 8, stop=("\n",))
+    assert chunk_of(turn, request, [last]).stop_matched == last
+    assert chunk_of(turn, request, []).stop_matched == "\n"
+    cut = replace(turn, finish_reason=FinishReason.LENGTH)
+    assert chunk_of(cut, request, [last]).stop_matched is None
+
+
+async def test_the_installed_plugin_keeps_every_contract() -> None:
+    assert await check_plugin("areal-sdk-fork") is not None
