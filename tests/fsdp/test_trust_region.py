@@ -246,7 +246,7 @@ def test_calm_steps_of_a_nearly_solved_run_leave_the_rate_as_it_is() -> None:
         region.follow([CALM], spread=spread, schedule=1.0, is_warm=True)
     assert region.factor == 1.0, "one group of four that differs says little of a full batch"
     region.follow([FULL], spread=0.25, schedule=1.0, is_warm=True)
-    region.follow([CALM], spread=0.5, schedule=1.0, is_warm=True)
+    region.follow([CALM], spread=0.75, schedule=1.0, is_warm=True)
     assert (region.factor, region.num_calm) == (1.0, 1), "a full update counts, whoever differs"
 
 

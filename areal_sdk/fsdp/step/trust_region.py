@@ -30,7 +30,7 @@ LARGEST_RISE = 1e3
 for ever."""
 ENOUGH_SPREAD = 0.25
 """Share of the groups whose rewards must differ in a calm step that counts: few groups bring more noise than gradient."""
-OF_WIDEST = 0.5
+OF_WIDEST = 0.75
 """Share of the widest spread so far that a calm step must have to count. In a nearly solved run few groups bring a
 gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""
 TRIES = 6
