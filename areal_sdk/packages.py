@@ -56,6 +56,7 @@ PACKAGES = (
         "areal-sdk-agentdojo",
         {"reward": ("agentdojo",), "environment": ("agentdojo",), "dataset": ("agentdojo",)},
     ),
+    Package("areal-sdk-bfcl", {"environment": ("bfcl",), "dataset": ("bfcl",)}),
     Package(
         "areal-sdk-code",
         {

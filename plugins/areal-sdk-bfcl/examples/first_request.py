@@ -1,0 +1,31 @@
+"""The easiest part of BFCL's multi-turn category: the first request of an entry, which one call fulfils. SmolLM2, 135M.
+
+    areal-sdk train examples/first_request.py --config examples/first_request.toml
+
+First it imitates the known calls of the training tasks, then BFCL's own verdict is the reward.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from areal_sdk import Task
+from areal_sdk_bfcl.dataset import tasks as bfcl_tasks
+from areal_sdk_bfcl.demonstrations import demonstration
+from areal_sdk_bfcl.environment import Bfcl
+
+
+class FirstRequest(Bfcl):
+    """Only the needed function is offered: an API's 18 or more are too much to read for this model."""
+
+    def __init__(self) -> None:
+        super().__init__(only_needed_tools=True)
+
+
+def tasks(split: str) -> Iterator[Task]:
+    return bfcl_tasks(split, turns=1, calls=1)
+
+
+def demonstrations() -> Iterator[dict[str, Any]]:
+    for task in tasks("train"):
+        yield asyncio.run(demonstration(task, environment=FirstRequest()))
