@@ -57,6 +57,7 @@ PACKAGES = (
         {"reward": ("agentdojo",), "environment": ("agentdojo",), "dataset": ("agentdojo",)},
     ),
     Package("areal-sdk-bfcl", {"environment": ("bfcl",), "dataset": ("bfcl",)}),
+    Package("areal-sdk-cassettes", {"reward": ("cassette",), "environment": ("cassette",)}),
     Package(
         "areal-sdk-code",
         {

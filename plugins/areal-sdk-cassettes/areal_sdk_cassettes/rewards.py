@@ -1,0 +1,35 @@
+"""The reward `cassette`: the recorded answer, and how far an episode kept to its recording."""
+
+from areal_sdk import Episode, Outcome
+from areal_sdk.types import OutcomeKind
+from areal_sdk_cassettes.recording import Playback, Recording
+
+
+def cassette(episode: Episode) -> Outcome:
+    """1.0 for the recorded last answer, letter case and space aside; else 0.0.
+
+    An episode whose last message makes a call that is not recorded abstains: nobody knows what the tool would have
+    said, so it is no zero. Metrics: `left_recording`, 1.0 if any call was not recorded, and `recorded_calls`, their
+    share.
+    """
+    playback = Playback(recording := Recording.of(episode.task))
+    ends_unseen = False
+    for turn in episode.turns:
+        calls = turn.message.get("tool_calls") or ()
+        ends_unseen = None in [playback.result(call) for call in calls]
+    metrics = {"left_recording": float(playback.num_unseen > 0)}
+    if playback.num_calls:
+        metrics["recorded_calls"] = 1.0 - playback.num_unseen / playback.num_calls
+    if ends_unseen or not episode.turns:
+        why = "a call is not in the recording" if ends_unseen else "the model gave no answer"
+        return Outcome(OutcomeKind.ABSTAIN, message=why, metrics=metrics)
+    is_same = _plain(episode.final_text) == _plain(recording.final_text)
+    return Outcome.scored(float(is_same), success=is_same, metrics=metrics)
+
+
+def _plain(text: str) -> str:
+    """
+    >>> _plain(" In  Oslo\\n")
+    'in oslo'
+    """
+    return " ".join(text.casefold().split())
