@@ -92,6 +92,7 @@ PACKAGES = (
     Package("areal-sdk-sandbox", {"setting": ("agent.sandbox",)}, extra="sandbox"),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
     Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),
+    Package("areal-sdk-traces", {"command": ("traces",)}, extra="traces"),
     Package("areal-sdk-trackers", {"observer": ("mlflow", "tensorboard", "trackio", "wandb")}),
     Package("areal-sdk-upstream", {"backend": ("upstream",)}, extra="upstream"),
     Package("areal-sdk-view", {"command": ("view",), "observer": ("view",)}, extra="view"),

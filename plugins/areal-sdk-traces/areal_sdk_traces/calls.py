@@ -1,0 +1,103 @@
+"""Recorded model calls, and the conversations that they add up to."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from areal_sdk import Message
+from areal_sdk_traces.book import Book, Place
+from areal_sdk_traces.conversation import JSON, Conversation
+from areal_sdk_traces.graph import Graph, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One request to a model with its answer."""
+
+    trace: str
+    """Calls of one trace or session belong together."""
+    began: str | float
+    """The time, in any form that orders the calls of a trace."""
+    prompt: list[Message]
+    answer: Message
+    place: Place
+    tools: list[JSON] = field(default_factory=list)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    model: str = ""
+    agent: str = ""
+    """Id of the agent that made the call, in a trace of several."""
+
+
+@dataclass(slots=True)
+class Extra:
+    """Facts about a trace from rows beside the calls."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    results: dict[str, Message] = field(default_factory=dict)
+    """Tool results by call. They are added where no later call repeats them."""
+    result_places: dict[str, Place] = field(default_factory=dict)
+    user: str = ""
+    tags: tuple[str, ...] = ()
+    agent_parents: dict[str, str] = field(default_factory=dict)
+
+
+def conversations_of(
+    format: str,
+    calls: Iterable[RecordedCall],
+    book: Book,
+    extras: Mapping[str, Extra] | None = None,
+) -> Iterator[Conversation]:
+    """The conversations of all traces, each trace's calls in the order of time."""
+    by_trace: dict[str, list[RecordedCall]] = {}
+    for call in calls:
+        by_trace.setdefault(call.trace, []).append(call)
+    for trace, of_trace in by_trace.items():
+        extra = (extras or {}).get(trace) or Extra()
+        of_trace.sort(key=lambda call: (isinstance(call.began, str), call.began))
+        graph = Graph(book)
+        repeated = {message.get("tool_call_id") for call in of_trace for message in call.prompt}
+        for call in of_trace:
+            with book.guarding(call.place):
+                _add(graph, call)
+                _add_results(graph, call, extra, repeated)
+        for name, place in extra.result_places.items():
+            if name in repeated:
+                book.used([place])
+        yield from graph.conversations(
+            Origin(
+                format,
+                trace,
+                user=extra.user or next((call.user for call in of_trace if call.user), ""),
+                tags=tuple(dict.fromkeys([*extra.tags, *(t for c in of_trace for t in c.tags)])),
+                scores=extra.scores,
+                agent_parents=extra.agent_parents,
+            )
+        )
+
+
+def _add(graph: Graph, call: RecordedCall) -> None:
+    graph.add(
+        call.prompt,
+        call.answer,
+        places=[call.place],
+        tools=call.tools,
+        scores=call.scores,
+        model=call.model,
+        agent=call.agent,
+    )
+
+
+def _add_results(graph: Graph, call: RecordedCall, extra: Extra, repeated: set[str | None]) -> None:
+    """The results of the last answer's tool calls, which are rows of their own."""
+    made = [one["id"] for one in call.answer.get("tool_calls") or ()]
+    last = [name for name in made if name in extra.results and name not in repeated]
+    if last:
+        graph.add(
+            [*call.prompt, call.answer, *(extra.results[name] for name in last)],
+            None,
+            places=[extra.result_places[name] for name in last],
+            tools=call.tools,
+            model=call.model,
+            agent=call.agent,
+        )

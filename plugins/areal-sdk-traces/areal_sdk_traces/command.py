@@ -1,0 +1,175 @@
+"""`areal-sdk traces import FILE --from FORMAT` and `areal-sdk traces RUN`."""
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from areal_sdk_traces.readers import FORMATS
+from areal_sdk_traces.writers import OUTPUTS
+
+if TYPE_CHECKING:
+    from areal_sdk_traces.book import Book
+    from areal_sdk_traces.conversation import Conversation
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+"""A command's function."""
+_MOST_REASONS = 20
+
+
+class _TracesGroup(click.Group):
+    """A group where a word that is no command is a run's directory."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_TracesGroup)
+def traces() -> None:
+    """Turn recorded conversations into data to learn from.
+
+    \b
+    areal-sdk traces import exports/ --from langfuse --as sft --output rows.jsonl
+    areal-sdk traces runs/serve-DATE-TIME --min-score 1 --user ann --as dpo --output pairs.jsonl
+    """
+
+
+def _shared_options(function: _F) -> _F:
+    options = (
+        click.option(
+            *("--as", "output_format"),
+            type=click.Choice([*OUTPUTS]),
+            default="conversations",
+            show_default=True,
+            help="The rows to write.",
+        ),
+        click.option(
+            "--output", type=click.Path(path_type=Path), help="The file; default: stdout."
+        ),
+        click.option(
+            "--book",
+            "book_file",
+            type=click.Path(path_type=Path),
+            help="Write the reason for each row that was left out, as JSON lines.",
+        ),
+        click.option(
+            "--mask",
+            default="common",
+            show_default=True,
+            help="common (e-mail addresses, phone numbers, keys), none, or FILE.py:FUNCTION.",
+        ),
+        click.option(
+            "--score", "score_name", default="", help="The score that counts, if several do."
+        ),
+        click.option(
+            "--min-score", type=float, help="Only conversations with at least this score."
+        ),
+        click.option(
+            "--tag", "tags", multiple=True, help="Only those with this tag; may be repeated."
+        ),
+        click.option(
+            "--user", "users", multiple=True, help="Only those of this user; may be repeated."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@traces.command(name="import")
+@click.argument("source", metavar="FILE|DIR|-")
+@click.option("--from", "format", type=click.Choice([*FORMATS]), required=True, help="The format.")
+@_shared_options
+def import_traces(source: str, format: str, **options: Any) -> None:
+    """Read what another tool recorded: JSON or JSON lines, also as .gz.
+
+    Nothing is left out silently: each row that is in no conversation is named with its file, its line and the
+    reason. Exit code 0 also if rows are damaged.
+    """
+    from areal_sdk_traces.book import Book
+    from areal_sdk_traces.readers import reader_of
+    from areal_sdk_traces.rows import read_rows
+
+    book = Book()
+    stdin = sys.stdin.buffer
+    _write(reader_of(format)(read_rows(source, book, stdin=stdin), book), book, **options)
+
+
+@traces.command(name="run")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@_shared_options
+def run_traces(run: Path, where: str, **options: Any) -> None:
+    """Read the episodes of a run, such as `serve --record`. The word `run` may be left out.
+
+    The user of a caller's session is the user of its key. The tags are the metadata of the calls that
+    `serve --upstream` passed on, as KEY=VALUE.
+    """
+    from areal_sdk_traces.book import Book
+    from areal_sdk_traces.recorded import read_run
+
+    book = Book()
+    _write(read_run(run, book, where=where), book, **options)
+
+
+def _write(
+    found: "Iterable[Conversation]",
+    book: "Book",
+    *,
+    output_format: str,
+    output: Path | None,
+    book_file: Path | None,
+    mask: str,
+    score_name: str,
+    min_score: float | None,
+    tags: tuple[str, ...],
+    users: tuple[str, ...],
+) -> None:
+    import orjson
+
+    from areal_sdk_traces.choice import Choice, chosen
+    from areal_sdk_traces.masking import load_mask
+    from areal_sdk_traces.writers import writer_of
+
+    choice = Choice(min_score, score_name, tags, users)
+    kept = chosen(found, book, choice=choice, mask=load_mask(mask))
+    # A list, so that a fault of a reader or a masker leaves no half-written file.
+    lines = [orjson.dumps(row) + b"\n" for row in writer_of(output_format)(kept, book)]
+    book.close()
+    if output is None:
+        sys.stdout.buffer.write(b"".join(lines))
+    else:
+        output.write_bytes(b"".join(lines))
+    if book_file is not None:
+        book_file.write_bytes(
+            b"".join(
+                orjson.dumps({"place": str(one.place), "fate": one.fate, "reason": one.reason})
+                + b"\n"
+                for one in book.entries
+            )
+        )
+    _report(book, num_written=len(lines), named=book_file)
+
+
+def _report(book: "Book", *, num_written: int, named: Path | None) -> None:
+    """The summary, on stderr: rows may go to stdout."""
+    click.echo(
+        f"{book.num_rows} rows, {book.num_conversations} conversations, {num_written} rows written; "
+        f"{book.num_masked} texts masked",
+        err=True,
+    )
+    for fate, count in sorted(book.counts().items()):
+        click.echo(f"  {fate}: {count}", err=True)
+    shown = [] if named else book.entries[:_MOST_REASONS]
+    for entry in shown:
+        click.echo(f"  {entry}", err=True)
+    if not named and len(book.entries) > len(shown):
+        click.echo(
+            f"  and {len(book.entries) - len(shown)} more: --book FILE has them all", err=True
+        )

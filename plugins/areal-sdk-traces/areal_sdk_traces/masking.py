@@ -1,0 +1,113 @@
+"""Personal data in conversations, masked text by text before anything is written."""
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from areal_sdk import ConfigError, Message
+from areal_sdk_traces.conversation import Conversation, arguments_of
+
+Mask = Callable[[str], str]
+"""The hook: a text without its personal data. JSON in arguments of calls is masked value by value."""
+
+_PATTERNS = (
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "[email]"),
+    (
+        re.compile(
+            r"\b(?:sk|pk|rk|ghp|gho|xox[abp]|glpat)[-_][\w-]{12,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+            r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+            re.DOTALL,
+        ),
+        "[key]",
+    ),
+    # A plus or separators are required: digits alone may be a time, an amount or an id of a tool.
+    (re.compile(r"\+\d[\d ().-]{7,16}\d\b|\(?\b\d{3}\)?[ .-]\d{3}[ .-]\d{4}\b"), "[phone]"),
+)
+
+
+def mask_common(text: str) -> str:
+    """The text with placeholders for e-mail addresses, phone numbers and keys.
+
+    >>> mask_common("ann@example.org, +49 30 1234567, sk-proj-0123456789abcdef, order 1732617600")
+    '[email], [phone], [key], order 1732617600'
+    """
+    for pattern, placeholder in _PATTERNS:
+        text = pattern.sub(placeholder, text)
+    return text
+
+
+def load_mask(name: str) -> Mask | None:
+    """The masker of `--mask`: `common`, `none`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
+    if name in ("common", "none"):
+        return mask_common if name == "common" else None
+    place, _, function = name.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None
+            assert spec.loader is not None, "a .py file has a loader"
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        return cast(Mask, getattr(module, function))
+    except (ImportError, OSError, AttributeError, ValueError) as exc:
+        raise ConfigError(
+            f"--mask {name}: {exc}; give common, none, FILE.py:FUNCTION or MODULE:FUNCTION"
+        ) from None
+
+
+def masked(conversation: Conversation, mask: Mask) -> tuple[Conversation, int]:
+    """The conversation with every text masked, and how many texts changed."""
+    num_changed = 0
+
+    def hide(text: str) -> str:
+        nonlocal num_changed
+        hidden = mask(text)
+        if not isinstance(hidden, str):
+            raise ConfigError(f"the masker returned {type(hidden).__name__}: return a text")
+        num_changed += hidden != text
+        return hidden
+
+    messages = tuple(_message(message, hide) for message in conversation.messages)
+    user = hide(conversation.user)
+    tags = tuple(map(hide, conversation.tags))
+    return replace(conversation, messages=messages, user=user, tags=tags), num_changed
+
+
+def _message(message: Message, hide: Mask) -> Message:
+    kept = {
+        name: hide(value) if name in ("content", "reasoning_content") and value else value
+        for name, value in message.items()
+    }
+    if message.get("tool_calls"):
+        kept["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _arguments(call, hide)}}
+            for call in message["tool_calls"]
+        ]
+    return kept
+
+
+def _arguments(call: dict[str, Any], hide: Mask) -> str:
+    text = str(call["function"]["arguments"])
+    value = arguments_of(text)
+    if isinstance(value, str):
+        return hide(text)
+    hidden = _value(value, hide)
+    return text if hidden == value else orjson.dumps(hidden).decode()
+
+
+def _value(value: Any, hide: Mask) -> Any:
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [_value(one, hide) for one in value]
+    if isinstance(value, dict):
+        return {name: _value(one, hide) for name, one in value.items()}
+    return value

@@ -1,0 +1,114 @@
+"""Langfuse: traces with their observations (download, API), or rows of observations, traces and scores (blob export)."""
+
+from collections.abc import Iterable, Iterator
+
+from areal_sdk_traces.book import BadRowError, Book, Fate
+from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
+from areal_sdk_traces.conversation import JSON, Conversation, finite
+from areal_sdk_traces.messages import read_messages, read_tools
+from areal_sdk_traces.rows import Row
+from areal_sdk_traces.shapes import (
+    mapping,
+    name_in,
+    optional,
+    parsed_or_text,
+    rows_of,
+    text,
+    word,
+    words,
+)
+
+
+def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
+    calls, extras = [], dict[str, Extra]()
+    for row in rows:
+        for one in _parts(row, book):
+            with book.guarding(one.place):
+                call = _read(one, extras, book)
+                if call is not None:
+                    calls.append(call)
+    yield from conversations_of("langfuse", calls, book, extras)
+
+
+def _parts(row: Row, book: Book) -> Iterator[Row]:
+    """The rows of a trace's download, or of a page of the API."""
+    value = row.value
+    if not isinstance(value, dict):
+        book.write(row.place, Fate.DAMAGED, "the row is not an object")
+        return
+    if isinstance(value.get("data"), list) and "id" not in value:
+        for index, one in enumerate(value["data"]):
+            yield from _parts(row.part(one, f"row {index}", book), book)
+        return
+    inside = value.get("trace")
+    trace = inside if isinstance(inside, dict) else value
+    inner = [
+        (kind, index, one)
+        for kind in ("observations", "scores")
+        for index, one in enumerate(value.get(kind) or trace.get(kind) or ())
+        if isinstance(one, dict)
+    ]
+    if not inner:
+        yield row
+        return
+    yield row.part(
+        {k: v for k, v in trace.items() if k not in ("observations", "scores")}, "trace", book
+    )
+    for kind, index, one in inner:
+        known = {"traceId": trace.get("id")} if kind == "scores" else {}
+        yield row.part({**known, **one}, f"{kind.rstrip('s')} {index}", book)
+
+
+def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None:
+    value = mapping(row.value, "the row")
+    if "type" not in value and ("dataType" in value or "data_type" in value or "value" in value):
+        _score(row, value, extras, book)
+        return None
+    if "type" not in value and not ("traceId" in value or "trace_id" in value):
+        extra = extras.setdefault(name_in(value, "id"), Extra())
+        extra.user, extra.tags = word(value, "userId", "user_id"), words(value.get("tags"))
+        book.used([row.place])
+        return None
+    trace = name_in(value, "traceId", "trace_id")
+    kind = text(value.get("type"), "the type")
+    if kind != "GENERATION":
+        book.write(row.place, Fate.NO_MESSAGE, f"an observation of type {kind}")
+        return None
+    return _generation(row, value, trace, book)
+
+
+def _score(row: Row, value: JSON, extras: dict[str, Extra], book: Book) -> None:
+    trace = name_in(value, "traceId", "trace_id")
+    number = finite(value.get("value"))
+    if number is None:
+        book.write(row.place, Fate.PART_LOST, f"the score {value.get('name')!r} is no number")
+        return
+    extras.setdefault(trace, Extra()).scores[name_in(value, "name")] = number
+    book.used([row.place])
+
+
+def _generation(row: Row, value: JSON, trace: str, book: Book) -> RecordedCall:
+    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    asked, said = parsed_or_text(value.get("input")), parsed_or_text(value.get("output"))
+    if asked is None:
+        raise BadRowError("no 'input'")
+    if said is None:
+        raise BadRowError("no 'output': the answer is missing")
+    tools = asked.get("tools") if isinstance(asked, dict) else None
+    tools = tools or parsed_or_text(optional(value, "toolDefinitions", "tool_definitions"))
+    if isinstance(said, dict) and isinstance(said.get("choices"), list) and said["choices"]:
+        said = mapping(said["choices"][0], "a choice").get("message")
+    answers = read_messages(said, lost, role="assistant")
+    if len(answers) != 1 or answers[0]["role"] != "assistant":
+        raise BadRowError("the output is not one message of the assistant")
+    return RecordedCall(
+        trace,
+        word(value, "startTime", "start_time"),
+        read_messages(asked, lost),
+        answers[0],
+        row.place,
+        tools=read_tools(rows_of(tools or [], "the tools")),
+        user=word(value, "userId", "user_id"),
+        tags=words(value.get("tags")),
+        model=word(value, "model", "providedModelName", "provided_model_name"),
+    )

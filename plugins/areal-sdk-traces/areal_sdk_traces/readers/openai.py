@@ -1,0 +1,128 @@
+"""OpenAI: logged requests with their responses (chat and Responses), batches, and rows of fine-tuning."""
+
+from collections.abc import Iterable, Iterator
+
+from areal_sdk import Message
+from areal_sdk_traces.book import BadRowError, Book, Fate
+from areal_sdk_traces.calls import RecordedCall, conversations_of
+from areal_sdk_traces.conversation import JSON, Conversation
+from areal_sdk_traces.graph import Graph, Origin
+from areal_sdk_traces.items import messages_of
+from areal_sdk_traces.messages import Lost, read_message, read_messages, read_tools
+from areal_sdk_traces.rows import Row
+from areal_sdk_traces.shapes import mapping, name_in, rows_of, text, word, words
+
+
+def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
+    calls: list[RecordedCall] = []
+    asked: dict[str, Row] = {}
+    replies: dict[str, Row] = {}
+    for row in rows:
+        with book.guarding(row.place):
+            value = mapping(row.value, "the row")
+            if "custom_id" in value:
+                half = replies if "response" in value or "error" in value else asked
+                half[name_in(value, "custom_id")] = row
+            elif "preferred_output" in value:
+                yield from _preference(row, value, book)
+            elif "messages" in value and "choices" not in value and "response" not in value:
+                yield from _tuning(row, value, book)
+            else:
+                request, response = value.get("request", value), value.get("response", value)
+                calls.append(_call(row, request, response, book))
+    for name, row in replies.items():
+        with book.guarding(row.place):
+            if name not in asked:
+                raise BadRowError(f"a reply to {name!r}, whose request is not here")
+            calls.append(_batch_call(asked[name], row, book))
+            book.used([asked[name].place])
+    for name, row in asked.items():
+        if name not in replies:
+            book.write(row.place, Fate.DAMAGED, f"the request {name!r} has no reply")
+    yield from conversations_of("openai", calls, book)
+
+
+def _batch_call(asked: Row, reply: Row, book: Book) -> RecordedCall:
+    if reply.value.get("error"):
+        raise BadRowError(f"the request failed: {str(reply.value['error'])[:200]}")
+    response = mapping(reply.value.get("response"), "the response")
+    if response.get("status_code", 200) != 200:
+        raise BadRowError(f"the request failed with status {response['status_code']}")
+    return _call(reply, asked.value.get("body"), response.get("body"), book)
+
+
+def _call(row: Row, request: object, response: object, book: Book) -> RecordedCall:
+    lost: Lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    asked = mapping(request, "the request")
+    said = mapping(response, "the response")
+    if "output" in said:
+        prompt, answer = _responses_call(asked, said, lost, row)
+    else:
+        choices = rows_of(said.get("choices"), "the choices")
+        if not choices:
+            raise BadRowError("no choices in the response")
+        for index in range(1, len(choices)):
+            lost(f"choice {index}")
+        message = mapping(choices[0], "a choice").get("message")
+        prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
+        answer = read_message(message, lost, role="assistant")[0]
+    metadata = mapping(asked.get("metadata") or {}, "the metadata")
+    user = word(asked, "user", "safety_identifier")
+    # Without a session, calls of one user belong together where they repeat each other's history.
+    session = word(
+        metadata, "session_id", "conversation_id", "thread_id"
+    ) or f"openai-{user}".rstrip("-")
+    created = said.get("created", said.get("created_at", 0))
+    return RecordedCall(
+        session,
+        float(created) if isinstance(created, (int, float)) else 0.0,
+        prompt,
+        answer,
+        row.place,
+        tools=read_tools(asked.get("tools")),
+        user=user,
+        tags=words(metadata),
+        model=word(said, "model") or word(asked, "model"),
+    )
+
+
+def _responses_call(asked: JSON, said: JSON, lost: Lost, row: Row) -> tuple[list[Message], Message]:
+    if asked.get("previous_response_id"):
+        raise BadRowError("its history is at OpenAI (previous_response_id): log the whole input")
+    prompt: list[Message] = []
+    if isinstance(asked.get("instructions"), str):
+        prompt.append({"role": "system", "content": asked["instructions"]})
+    prompt += messages_of(asked.get("input"), lost, row.place)
+    answers = messages_of(said["output"], lost, row.place)
+    if len(answers) != 1 or answers[0]["role"] != "assistant":
+        raise BadRowError("the output is not one answer of the assistant")
+    return prompt, answers[0]
+
+
+def _tuning(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
+    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    messages = read_messages(rows_of(value["messages"], "the messages"), lost)
+    if not messages:
+        raise BadRowError("no messages")
+    graph = Graph(book)
+    tools = read_tools(value.get("tools"))
+    graph.add_transcript([(one, row.place) for one in messages], tools=tools)
+    name = word(value, "id") or f"{row.place.file}:{row.place.line}"
+    yield from graph.conversations(Origin("openai", name))
+
+
+def _preference(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
+    """Two conversations of a pair, with the scores 1 and 0."""
+    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    asked = mapping(value.get("input"), "the input")
+    prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
+    graph = Graph(book)
+    for name, score in (("preferred_output", 1.0), ("non_preferred_output", 0.0)):
+        (answer,) = read_messages(rows_of(value.get(name), name), lost) or [{}]
+        if text(answer.get("role"), f"the role of {name}") != "assistant":
+            raise BadRowError(f"{name} is no answer of the assistant")
+        scores = {"reward": score}
+        graph.add(
+            prompt, answer, places=[row.place], tools=read_tools(asked.get("tools")), scores=scores
+        )
+    yield from graph.conversations(Origin("openai", f"{row.place.file}:{row.place.line}"))

@@ -1,0 +1,99 @@
+"""verifiers: episodes of `traces.jsonl` (a graph of messages a trace), and rows of prompts and completions before that."""
+
+from collections.abc import Iterable, Iterator
+
+from areal_sdk_traces.book import BadRowError, Book, Fate
+from areal_sdk_traces.conversation import JSON, Conversation, finite
+from areal_sdk_traces.graph import Graph, Origin
+from areal_sdk_traces.messages import read_message, read_messages, read_tools
+from areal_sdk_traces.rows import Row
+from areal_sdk_traces.shapes import mapping, name_in, rows_of, word
+
+
+def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
+    for row in rows:
+        with book.guarding(row.place):
+            value = mapping(row.value, "the row")
+            if "traces" in value:
+                traces = rows_of(value["traces"], "the traces")
+                if not traces:
+                    raise BadRowError(f"no trace: {_errors(value)}")
+                for index, trace in enumerate(traces):
+                    part = row if len(traces) == 1 else row.part(trace, f"trace {index}", book)
+                    with book.guarding(part.place):
+                        yield from _trace(Row(trace, part.place), book)
+            elif "nodes" in value:
+                yield from _trace(row, book)
+            else:
+                yield from _completion(row, value, book)
+
+
+def _trace(row: Row, book: Book) -> Iterator[Conversation]:
+    trace = mapping(row.value, "the trace")
+    nodes = rows_of(trace.get("nodes"), "the nodes")
+    if not nodes:
+        raise BadRowError(f"no nodes: {_errors(trace)}")
+    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    graph = Graph(book)
+    paths: list[list[JSON]] = []
+    for index, given in enumerate(nodes):
+        node = mapping(given, f"node {index}")
+        parent = node.get("parent")
+        if parent is not None and not (isinstance(parent, int) and 0 <= parent < index):
+            raise BadRowError(f"the parent of node {index} is {parent!r}")
+        before = [] if parent is None else paths[parent]
+        try:
+            said = read_message(node.get("message"), lost)
+        except BadRowError as exc:
+            raise BadRowError(f"node {index}: {exc}") from None
+        paths.append([*before, *said])
+        tools = read_tools(trace.get("tools") or node.get("tools"))
+        answer = said[-1] if node.get("sampled") is True else None
+        prompt = paths[-1][:-1] if answer is not None else paths[-1]
+        graph.add(prompt, answer, places=[row.place], tools=tools)
+    task = mapping(trace.get("task") or {}, "the task")
+    name = name_in(trace, "id")
+    scores, total = dict[str, float](), []
+    for reward, one in mapping(trace.get("rewards") or {}, "the rewards").items():
+        score = finite(mapping(one, "a reward").get("score")) if one is not None else None
+        if score is not None:
+            scores[reward] = score
+            total.append(score * (finite(one.get("weight", 1.0)) or 0.0))
+    if total:
+        scores["reward"] = sum(total)
+    yield from graph.conversations(
+        Origin(
+            "verifiers",
+            name,
+            tags=(word(task, "type"),) if word(task, "type") else (),
+            scores=scores,
+        )
+    )
+
+
+def _completion(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
+    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    if "prompt" not in value or "completion" not in value:
+        raise BadRowError("neither 'traces' nor 'prompt' and 'completion'")
+    messages = read_messages(value["prompt"], lost)
+    graph = Graph(book)
+    tools = read_tools(value.get("tools"))
+    said = read_messages(value["completion"], lost, role="assistant")
+    if not said:
+        raise BadRowError("an empty completion")
+    for message in said:
+        answer = message if message["role"] == "assistant" else None
+        graph.add(
+            messages if answer else [*messages, message], answer, places=[row.place], tools=tools
+        )
+        messages = [*messages, message]
+    reward = finite(value.get("reward"))
+    name = f"{row.place.file}:{row.place.line}" if "id" not in value else name_in(value, "id")
+    scores = {} if reward is None else {"reward": reward}
+    tags = (word(value, "task"),) if word(value, "task") else ()
+    yield from graph.conversations(Origin("verifiers", name, tags=tags, scores=scores))
+
+
+def _errors(value: JSON) -> str:
+    errors = value.get("errors")
+    return str(errors)[:200] if errors else "no error was recorded"

@@ -1,0 +1,120 @@
+"""Rows as `areal-sdk sft`, `dpo` and `train --tasks` read them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from areal_sdk import Message
+from areal_sdk_traces.book import Book, Fate
+from areal_sdk_traces.conversation import (
+    JSON,
+    WEIGHT,
+    Conversation,
+    arguments_of,
+    canonical,
+    is_learnt,
+    meaning,
+)
+
+
+def conversations(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
+    for one in found:
+        yield one.to_json()
+
+
+def sft(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
+    """A conversation a row. An answer that an earlier row teaches has weight 0."""
+    for one in found:
+        if reason := _unfit(one.messages):
+            _leave_out(one, reason, book)
+        elif not any(map(is_learnt, one.messages)):
+            _leave_out(one, "the model that was recorded said nothing in it", book)
+        else:
+            yield {"id": one.id, "messages": list(one.messages), "tools": list(one.tools)}
+
+
+def dpo(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
+    """The best and the worst answer to each prompt."""
+    by_prompt: dict[bytes, list[Conversation]] = {}
+    for one in found:
+        said = [meaning(message) for message in _prompt(one)]
+        by_prompt.setdefault(canonical([said, list(one.tools)]), []).append(one)
+    for of_prompt in by_prompt.values():
+        scored = []
+        for one in of_prompt:
+            reason = _unfit(one.messages) or ("" if _answer(one) else "it has no answer")
+            if reason or one.score is None:
+                _leave_out(one, reason or "it has no score", book)
+            else:
+                scored.append(one)
+        scored.sort(key=_score)
+        if not scored or _score(scored[0]) == _score(scored[-1]):
+            for one in scored:
+                _leave_out(one, "no answer to the same prompt has another score", book)
+            continue
+        for one in scored[1:-1]:
+            _leave_out(one, "its prompt has a better answer and a worse one", book)
+        worst, best = scored[0], scored[-1]
+        yield {
+            "id": best.id,
+            "messages": [_plain(message) for message in _prompt(best)],
+            "chosen": [_plain(message) for message in _answer(best)],
+            "rejected": [_plain(message) for message in _answer(worst)],
+            "tools": list(best.tools),
+        }
+
+
+def tasks(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
+    """The prompts, each once, with the best answer as a reference."""
+    best: dict[bytes, Conversation] = {}
+    for one in found:
+        prompt = _prompt(one)
+        if not prompt:
+            _leave_out(one, "it has no prompt of its own", book)
+            continue
+        key = canonical([meaning(message) for message in prompt])
+        other = best.setdefault(key, one)
+        if other is not one:
+            if _score(one) > _score(other):
+                best[key], one = one, other
+            _leave_out(one, f"{best[key].id} has the same prompt", book)
+    for one in best.values():
+        answer = next((m["content"] for m in _answer(one)[::-1] if m.get("content")), "")
+        yield {
+            "id": one.id,
+            "data": {
+                "messages": [_plain(message) for message in _prompt(one)],
+                "tools": list(one.tools),
+                "answer": answer,
+                "score": one.score,
+            },
+        }
+
+
+def _prompt(one: Conversation) -> Sequence[Message]:
+    return one.messages[: one.num_prompt]
+
+
+def _answer(one: Conversation) -> Sequence[Message]:
+    """All messages after the prompt, up to the last of the assistant."""
+    last = max((i for i, m in enumerate(one.messages) if m["role"] == "assistant"), default=-1)
+    return one.messages[one.num_prompt : last + 1]
+
+
+def _score(one: Conversation) -> float:
+    return float("-inf") if one.score is None else one.score
+
+
+def _plain(message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != WEIGHT}
+
+
+def _unfit(messages: Sequence[Message]) -> str:
+    """The reason why nothing should be taught from these messages."""
+    for index, message in enumerate(messages):
+        for call in message.get("tool_calls") or ():
+            if not isinstance(arguments_of(call["function"]["arguments"]), dict):
+                return f"message {index} calls {call['function']['name']!r} with arguments that are no JSON object"
+    return ""
+
+
+def _leave_out(one: Conversation, reason: str, book: Book) -> None:
+    book.write(one.places[0], Fate.NOT_WRITTEN, f"{one.id}: {reason}")
