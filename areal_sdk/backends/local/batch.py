@@ -40,13 +40,16 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         tokens += [0] * padding
         positions += [0] * padding
         rows += [kv.scratch_row] * padding
-    tokens_T, positions_T, rows_T = torch.tensor([tokens, positions, rows], device=device)
+    packed = torch.tensor([*tokens, *positions, *rows, *sampled], device=device)  # one upload
+    tokens_T, positions_T, rows_T, sampled_S = packed.split_with_sizes(
+        [len(tokens)] * 3 + [len(sampled)]
+    )
     return ForwardInput(
         tokens_T,
         positions_T,
         kv.index(rows_T, positions_T),
         attention,
-        torch.tensor(sampled, dtype=torch.long, device=device),
+        sampled_S,
         is_fixed=pad_to > 0,
     )
 

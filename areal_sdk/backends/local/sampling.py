@@ -129,57 +129,64 @@ def sample(logits_SV: Tensor, rows: Sequence[SamplerRow]) -> SampledRows:
     ValueError when a row's logits hold no distribution (NaN, or +inf).
     """
     scaled_SV = logits_SV.float()
+    num_padded = len(scaled_SV) - len(rows)
+    numbers = [
+        [row.generator.random() for row in rows] + [0.0] * num_padded,
+        [1.0 / (row.sampling.temperature or 1.0) for row in rows] + [1.0] * num_padded,
+        [float(row.sampling.is_greedy) for row in rows] + [0.0] * num_padded,
+    ]
+    uniform_S, inverse_S, greedy_S = torch.tensor(
+        numbers, dtype=torch.float64, device=scaled_SV.device
+    )
     if any(row.sampling.temperature not in (0.0, 1.0) for row in rows):
-        inverse = [1.0 / (row.sampling.temperature or 1.0) for row in rows]
-        inverse += [1.0] * (len(scaled_SV) - len(rows))
-        scaled_SV = scaled_SV * torch.tensor(inverse, device=scaled_SV.device)[:, None]
+        scaled_SV = scaled_SV * inverse_S.float()[:, None]
     policy_SV = scaled_SV.softmax(-1)
     choice_SV = policy_SV
     if any(row.shifts_logits or row.sampling.cuts_tail for row in rows):
         choice_SV = _restricted(logits_SV, policy_SV, rows)
-    tokens_S = _draw(choice_SV, rows)
+    tokens_S, totals_S = _draw(choice_SV, uniform_S[: len(rows)])
     if any(row.sampling.is_greedy for row in rows):
-        greedy = torch.tensor([row.sampling.is_greedy for row in rows], device=tokens_S.device)
-        tokens_S = torch.where(greedy, choice_SV[: len(rows)].argmax(-1), tokens_S)
-    logprobs_S = _logprob(scaled_SV[: len(rows)], policy_SV[: len(rows)], tokens_S)
-    return SampledRows(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(scaled_SV, rows))
+        greedy_tokens_S = choice_SV[: len(rows)].argmax(-1)
+        tokens_S = torch.where(greedy_S[: len(rows)] > 0, greedy_tokens_S, tokens_S)
+    logprobs_S = policy_SV[: len(rows)].gather(1, tokens_S[:, None]).squeeze(1).log()
+    # One read for all: each read waits for the device. float64 holds every token and float32 exactly.
+    packed = torch.stack([tokens_S.double(), logprobs_S.double(), totals_S])
+    tokens, logprobs, totals = packed.tolist()
+    if not all(map(math.isfinite, totals)):
+        raise ValueError("the logits are not finite")
+    if -math.inf in logprobs:
+        logprobs = _exact_logprobs(scaled_SV[: len(rows)], tokens_S, logprobs_S).tolist()
+    return SampledRows([int(token) for token in tokens], logprobs, _top_logprobs(scaled_SV, rows))
 
 
-def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
-    chosen_S1 = tokens_S[:, None]
-    logprobs_S = policy_SV.gather(1, chosen_S1).squeeze(1).log()
-    # A forced choice (logit bias) can be so unlikely that its probability underflows to 0.
-    underflows_S = logprobs_S == -math.inf
-    if bool(underflows_S.any()):
-        exact_S = scaled_SV.gather(1, chosen_S1).squeeze(1) - scaled_SV.logsumexp(-1)
-        logprobs_S = torch.where(underflows_S, exact_S, logprobs_S)
-    return logprobs_S
+def _exact_logprobs(scaled_SV: Tensor, tokens_S: Tensor, logprobs_S: Tensor) -> Tensor:
+    """Logprobs where a forced choice (logit bias) is so unlikely that its probability underflows to 0."""
+    exact_S = scaled_SV.gather(1, tokens_S[:, None]).squeeze(1) - scaled_SV.logsumexp(-1)
+    return torch.where(logprobs_S == -math.inf, exact_S, logprobs_S)
 
 
-def _draw(probabilities_SV: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """Inverse transform sampling: one uniform number a row, in two levels.
+def _draw(probabilities_SV: Tensor, uniform_S: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens by inverse transform sampling, one uniform number a row, in two levels; and each row's sum, which is
+    not finite where the logits hold no distribution.
 
     Much cheaper than noise on every logit (Gumbel, exponential race), and it makes a generator per
     request free. Sums are float64, so that the grid is finer than any probability that matters.
     """
-    num_rows, vocab = probabilities_SV.shape
+    (num_rows, vocab), num_drawn = probabilities_SV.shape, len(uniform_S)
     padding = -vocab % _BLOCK
     if padding:
         probabilities_SV = torch.nn.functional.pad(probabilities_SV, (0, padding))
     blocks = probabilities_SV.view(num_rows, -1, _BLOCK)
-    edges = blocks.sum(-1).double().cumsum(-1)[: len(rows)]
-    if not bool(edges[:, -1].isfinite().all()):
-        raise ValueError("the logits are not finite")
-    uniforms = [row.generator.random() for row in rows]
-    uniform_S1 = torch.tensor(uniforms, dtype=torch.float64, device=edges.device)[:, None]
-    target_S1 = uniform_S1 * edges[:, -1:]
+    edges = blocks.sum(-1).double().cumsum(-1)[:num_drawn]
+    target_S1 = uniform_S[:, None] * edges[:, -1:]
     block_S1 = _first_above(edges, target_S1)
     below_S1 = torch.where(block_S1 > 0, edges.gather(1, (block_S1 - 1).clamp(min=0)), 0.0)
-    index = torch.arange(len(rows), device=edges.device)
+    index = torch.arange(num_drawn, device=edges.device)
     inner = blocks[index, block_S1.squeeze(1)].double().cumsum(-1)
     # The block's sum and its cumulated sum differ in the last digits: stay inside.
     offset_S1 = torch.minimum(target_S1 - below_S1, inner[:, -1:] * (1 - 1e-12))
-    return (block_S1 * _BLOCK + _first_above(inner, offset_S1)).squeeze(1)
+    tokens_S = (block_S1 * _BLOCK + _first_above(inner, offset_S1)).squeeze(1)
+    return tokens_S.clamp(max=vocab - 1), edges[:, -1]  # a row of NaN ends in the padding
 
 
 def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
@@ -212,8 +219,9 @@ def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
         factor = sampling.repetition_penalty
         logits_V[seen] = torch.where(values > 0, values / factor, values * factor)
     if row.output_counts and (sampling.presence_penalty or sampling.frequency_penalty):
-        tokens = torch.tensor(list(row.output_counts), device=device)
-        counts = torch.tensor(list(row.output_counts.values()), device=device)
+        tokens, counts = torch.tensor(
+            list(zip(*row.output_counts.items(), strict=True)), device=device
+        )
         logits_V[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     if sampling.logit_bias:
         tokens = torch.tensor(list(sampling.logit_bias), device=device)
@@ -237,9 +245,8 @@ def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
     if sampling.min_p > 0.0:
         keep_V &= sorted_V >= sampling.min_p * sorted_V[0]
     keep_V[0] = True  # the most likely token is always a choice
-    result_V = torch.zeros_like(probabilities_V)
-    result_V[order_V[keep_V]] = sorted_V[keep_V]
-    return result_V
+    # A mask as an index would wait for the device.
+    return torch.empty_like(sorted_V).scatter_(0, order_V, torch.where(keep_V, sorted_V, 0.0))
 
 
 def _top_logprobs(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[dict[int, float]]:

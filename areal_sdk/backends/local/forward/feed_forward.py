@@ -4,6 +4,7 @@ router chooses.
 Shape letters: T tokens of this step, N hidden, E experts, K experts of a token.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import torch
@@ -63,8 +64,13 @@ class Experts:
         rows."""
         weights_TK, chosen_TK = self._route(normed_TN)
         mixed_TN = torch.zeros_like(normed_TN, dtype=torch.float32)
-        for number in sorted({*chosen_TK.flatten().tolist()}):
-            tokens, places = (chosen_TK == number).nonzero(as_tuple=True)
+        # One read a layer: sizes on the host, places on the device. A stable sort keeps the tokens' order.
+        sizes = sorted(Counter(chosen_TK.flatten().tolist()).items())
+        by_expert = (
+            chosen_TK.flatten().argsort(stable=True).split_with_sizes([size for _, size in sizes])
+        )
+        for (number, _), order in zip(sizes, by_expert, strict=True):
+            tokens, places = order // self._num_chosen, order % self._num_chosen
             expert = self.experts[number]
             if is_fixed:
                 made = expert(normed_TN, is_fixed=True)[tokens]
