@@ -125,6 +125,12 @@ def _messages_of(task: Task) -> list[Message]:
             f"task {task.id}: it has no messages: a cassette's task is a row of `areal-sdk sft`, "
             '{"messages": [...], "tools": [...]}'
         )
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if "name" not in (call.get("function") or {}):
+                raise ConfigError(
+                    f"task {task.id}: a recorded call has no function with a name: {str(call)[:100]}"
+                )
     return list(messages)
 
 

@@ -171,6 +171,12 @@ def test_missing_tools_are_derived_from_the_calls() -> None:
         {"messages": "hello"},
         {"messages": [user("?")]},
         {"messages": [assistant("!")]},
+        {
+            "messages": [
+                user("hi"),
+                {"role": "assistant", "tool_calls": [{"id": "a", "name": "add"}]},
+            ]
+        },
     ],
 )
 async def test_a_row_that_is_no_recording_is_refused(data: dict[str, object]) -> None:
