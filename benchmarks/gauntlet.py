@@ -80,10 +80,10 @@ def one_process(options: argparse.Namespace) -> None:
     settings = in_process.assignments(options.set)
     of_preset = in_process.assignments(options.option)
     found: in_process.Found = {}
-    orders = (options.tasks, options.seeds, options.presets, options.rates)
-    for name, seed, preset, rate in itertools.product(*orders):
+    orders = (options.tasks, options.seeds, options.presets, options.rates, options.eta)
+    for name, seed, preset, rate, eta in itertools.product(*orders):
         rate = rate if rate == "auto" else float(rate)
-        more = (options.steps, options.eta, options.groups)
+        more = (options.steps, eta, options.groups)
         case = in_process.Case(name, seed, preset, rate, *more)
         key = case.key([*options.set, *options.option])
         if key not in runs and not options.table:
@@ -165,7 +165,9 @@ def main() -> None:
     part.add_argument("--rates", nargs="+", default=["2e-5", "1e-3", "5e-3"], help='or "auto"')
     part.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     part.add_argument("--steps", type=int, default=120)
-    part.add_argument("--eta", type=int, default=1, help="versions between a sample and its step")
+    part.add_argument(
+        "--eta", nargs="+", type=int, default=[1], help="versions between a sample and its step"
+    )
     part.add_argument(
         "--groups", type=int, default=in_process.NUM_GROUPS, help="of 8 episodes a step"
     )
