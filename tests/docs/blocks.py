@@ -78,12 +78,10 @@ def parse_command(words: list[str]) -> None:
     command: click.Command = cli
     context = click.Context(cli, info_name="areal-sdk")
     while isinstance(command, click.Group) and not _takes_options(command, words):
-        name, *words = words
-        if name in HELP:
+        if words[0] in HELP:
             return
         with context.scope(cleanup=False):  # plugins bring commands
-            child = command.get_command(context, name)
-        if child is None:
-            raise click.UsageError(f"no such command: {name}")
+            name, child, words = command.resolve_command(context, words)
+        assert child is not None
         command, context = child, click.Context(child, info_name=name, parent=context)
     command.parse_args(context, words)

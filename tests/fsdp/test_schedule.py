@@ -40,9 +40,12 @@ def test_the_shapes_of_a_run_of_six_steps(settings: Any, expected: list[float]) 
 
 
 def run_of(model_dir: Path, steps: int, **settings: Any) -> TrainerSpec:
-    spec = trainer_spec(
-        model_dir, precision="float32", learning_rate=1e-3, warmup_steps=0, **settings
-    )
+    settings = {
+        "warmup_steps": 0,
+        "trust_region": 0.0,
+        **settings,
+    }  # the rate of the schedule alone
+    spec = trainer_spec(model_dir, precision="float32", learning_rate=1e-3, **settings)
     return TrainerSpec(spec.model_dir, RunSection(steps=steps), spec.trainer)
 
 

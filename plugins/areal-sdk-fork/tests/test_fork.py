@@ -48,7 +48,6 @@ def test_a_fork_keeps_the_turns_before_it_and_is_repeated_by_a_fork_of_its_own(
     for kept in ("output_tokens", "logprobs", "versions", "message"):
         assert getattr(new[0], kept) == getattr(old[0], kept)
     assert new[1].prompt_tokens == old[1].prompt_tokens
-    assert len(set(old[0].output_tokens)) > 4, "chance chose them: nobody would sample them again"
     assert first.first_difference is not None
     said = CliRunner().invoke(
         fork,

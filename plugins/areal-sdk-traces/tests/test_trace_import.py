@@ -10,11 +10,10 @@ from click.testing import CliRunner, Result
 from trace_exports import DAMAGE, EXPORTS, NUM, chat
 
 from areal_sdk import Episode, Task
-from areal_sdk.cli.main import cli
-from areal_sdk.loop.plan.rows import read_conversations, read_pairs
 from areal_sdk.testing import RecordedRun, assistant, make_episode
 from areal_sdk_traces.book import Book, Fate
 from areal_sdk_traces.choice import Choice, chosen
+from areal_sdk_traces.command import traces
 from areal_sdk_traces.conversation import Conversation, meaning
 from areal_sdk_traces.masking import load_mask, masked
 from areal_sdk_traces.readers import FORMATS, reader_of
@@ -154,10 +153,10 @@ def test_masks_hide_texts_arguments_and_results_and_leave_json_whole(tmp_path: P
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["traces", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(traces, [*arguments], catch_exceptions=False)
 
 
-def test_the_rows_are_rows_that_sft_and_dpo_read(tmp_path: Path) -> None:
+def test_conversations_become_rows_pairs_and_tasks(tmp_path: Path) -> None:
     rows = EXPORTS["verifiers"](1)
     worse = json.loads(json.dumps(rows[0]))
     worse["traces"][0]["id"] = "worse"
@@ -176,11 +175,11 @@ def test_the_rows_are_rows_that_sft_and_dpo_read(tmp_path: Path) -> None:
         "reward",
     )
     assert run(*given, "--as", "sft").exit_code == 0
-    assert len(read_conversations(output)) == 2
+    assert len(output.read_text().splitlines()) == 2
     assert run(*given, "--as", "dpo").exit_code == 0
-    (pair,) = read_pairs(output)
-    assert pair.chosen[-1]["content"] == "It is 2."
-    assert pair.rejected[-1]["content"] == "It is 9."
+    (pair,) = map(json.loads, output.read_text().splitlines())
+    assert pair["chosen"][-1]["content"] == "It is 2."
+    assert pair["rejected"][-1]["content"] == "It is 9."
     ended = run(*given, "--as", "tasks", "--book", str(tmp_path / "book.jsonl"))
     (task,) = map(json.loads, output.read_text().splitlines())
     assert task["data"]["answer"] == "It is 2."
