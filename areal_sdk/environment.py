@@ -1,10 +1,16 @@
 """The environment contract: single use, async, messages in and messages out."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from areal_sdk.errors import ConfigError
 from areal_sdk.types import Message, Task, Tool
+
+EVAL_SEEDS = 1_000_000_000
+"""First of the seeds that are held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,34 @@ class Environment(ABC):
 
     async def close(self) -> None:  # noqa: B027 - optional
         """Release resources; called exactly once, whatever happened."""
+
+
+def read_arguments(call: Message) -> dict[str, Any] | None:
+    """The arguments of a tool call; None if the model wrote no JSON object.
+
+    >>> read_arguments({"function": {"name": "add", "arguments": '{"a": 1}'}})
+    {'a': 1}
+    >>> read_arguments({"function": {"name": "look", "arguments": ""}})
+    {}
+    """
+    try:
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def seeds_of(split: str, *, count: int, eval_count: int, seed: int) -> range:
+    """A seed for each task of a split: `count` to train on, or `eval_count` that are never trained on.
+
+    Another `seed` gives other ones.
+
+    >>> seeds_of("train", count=3, eval_count=2, seed=1), seeds_of("eval", count=3, eval_count=2, seed=0)[0]
+    (range(3, 6), 1000000000)
+    """
+    is_train = split == "train"
+    number = count if is_train else eval_count
+    first = seed * number + (0 if is_train else EVAL_SEEDS)
+    if is_train and first + number > EVAL_SEEDS:
+        raise ConfigError(f"seed = {seed}: choose a smaller one, such as {seed % 1000}")
+    return range(first, first + number)

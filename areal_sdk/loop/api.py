@@ -175,25 +175,22 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
         return run_to_its_end(Training(_plan(config), _plan))
     for line in without_nodes(config, "callers play, and a server has one gateway"):
         logger.warning("%s", line)
-    run_dir = model = backend = None
+    run_dir = None
     check_listens(config.gateway)
     plugins = load_plugins_of(config)
-    if config.serve.upstream is not None:
-        backend = upstream_backend(config, plugins)  # checks it before it is written anywhere
+    server: Callable[..., Coroutine[Any, Any, None]]
+    if config.serve.upstream is not None:  # the backend checks it before it is written anywhere
+        server = partial(run_upstream, config, upstream_backend(config, plugins))
     else:
         model = find_served_model(config, plugins=plugins)
+        server = partial(run_server, config, model=model, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         write_config(run_dir, config, plugins)
         say(f"run directory: {run_dir.path}")
-    if backend is not None:
-        server = run_upstream(config, backend, run_dir=run_dir, say=say)
-    else:
-        assert model is not None, "one of the two answers"
-        server = run_server(config, model=model, plugins=plugins, run_dir=run_dir, say=say)
     with removed_if_refused(run_dir):
         try:
-            run_to_the_end(server)
+            run_to_the_end(server(run_dir=run_dir, say=say))
         except KeyboardInterrupt:
             say("stopped")  # how servers end
         except ExceptionGroup as group:

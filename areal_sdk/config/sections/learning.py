@@ -82,8 +82,8 @@ class TrainerSection(Section):
     """`fsdp`, or a plugin's trainer. A plugin's trainer reads those settings below that it can use."""
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Highest learning rate of AdamW. Where episodes are trained, the rate falls while updates go beyond
-    `trust_region`, and rises again. `auto` begins with 2e-5, or 2e-4 for an adapter (`trainer.lora`), and has no
-    maximum."""
+    `trust_region`, and rises again. `auto` begins with 2e-5, or 2e-4 for an adapter (`trainer.lora`), and may
+    rise a thousandfold."""
     trust_region: Annotated[
         float,
         Field(ge=0),

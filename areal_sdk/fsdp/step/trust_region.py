@@ -109,7 +109,8 @@ class UpdateLimit:
 
     @property
     def rate_factor(self) -> float:
-        """The rate as a multiple of the first rate, whatever a checkpoint says of other settings."""
+        """The rate as a multiple of the first rate. What a checkpoint has of a run at "auto" counts up to 1 where a rate
+        is set."""
         return min(self.factor, self._highest) if self.per_episode else 1.0
 
     @property
@@ -192,6 +193,7 @@ class UpdateLimit:
         elif spread >= max(ENOUGH_SPREAD, OF_WIDEST * self.widest):
             self.num_calm += 1
             if self.num_calm >= REMEMBERED:
+                # A factor of a run at "auto" may be higher: it is kept for a resume at "auto".
                 self.factor = max(self.factor, min(self.factor * FACTOR, self._highest))
 
 

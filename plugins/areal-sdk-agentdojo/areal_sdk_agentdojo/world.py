@@ -1,7 +1,6 @@
 """`World`: an environment of AgentDojo, in which the tool calls of chat messages are carried out."""
 
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from agentdojo.types import get_text_content_as_str
 from pydantic import ValidationError
 
 from areal_sdk import Message
+from areal_sdk.environment import read_arguments
 from areal_sdk.types import Tool
 from areal_sdk_agentdojo.case import Case
 from areal_sdk_agentdojo.results import as_text
@@ -61,15 +61,10 @@ class World:
 
 def read_call(asked: dict[str, Any]) -> FunctionCall:
     """A tool call of a chat message as AgentDojo's type; ValueError for arguments that are no object."""
-    function = asked["function"]
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    if (arguments := read_arguments(asked)) is None:
         raise ValueError("the arguments are no JSON object")
     try:
-        return FunctionCall(function=function["name"], args=arguments, id=asked.get("id"))
+        return FunctionCall(function=asked["function"]["name"], args=arguments, id=asked.get("id"))
     except ValidationError:
         raise ValueError("the arguments have values that no tool takes") from None
 

@@ -1,10 +1,10 @@
 """The environment: the user's requests one by one, and the functions of BFCL's APIs in between."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from areal_sdk import ConfigError, Environment, Message, StepResult, Task
+from areal_sdk.environment import read_arguments
 from areal_sdk.types import Tool
 from areal_sdk_bfcl.entries import Entry, entry
 from areal_sdk_bfcl.verdict import Judge
@@ -88,17 +88,12 @@ class Bfcl(Environment):
         return [tool for tool in tools if tool["function"]["name"] in needed]
 
     def _answer(self, asked: dict[str, Any]) -> Message:
-        result = self._carried_out(asked["function"])
-        return {"role": "tool", "tool_call_id": asked["id"], "content": result}
+        return {"role": "tool", "tool_call_id": asked["id"], "content": self._carried_out(asked)}
 
-    def _carried_out(self, function: dict[str, Any]) -> str:
+    def _carried_out(self, asked: dict[str, Any]) -> str:
         """A call that cannot be read is told, and is no call: it leaves no result to be judged."""
-        try:
-            arguments = json.loads(function["arguments"] or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
+        if (arguments := read_arguments(asked)) is None:
             return "Error during execution: the arguments are no JSON object"
-        result = self._world.carry_out(Call(str(function["name"]), arguments))
+        result = self._world.carry_out(Call(str(asked["function"]["name"]), arguments))
         self._results.append(result)
         return result

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from areal_sdk import ConfigError, Task
-
-EVAL_SEEDS = 1_000_000_000
-"""First of the seeds that are held out."""
+from areal_sdk.environment import seeds_of
 
 
 def tasks(
@@ -26,12 +24,7 @@ def tasks(
     Held-out seeds are never trained on. An environment with few beginnings may still begin alike for two seeds:
     success then shows that it is played well, not that the policy copes with new beginnings.
     """
-    is_train = split == "train"
-    number = count if is_train else eval_count
-    first = seed * number + (0 if is_train else EVAL_SEEDS)
-    if is_train and first + number > EVAL_SEEDS:
-        raise ConfigError(f"seed = {seed}: choose a smaller one, such as {seed % 1000}")
-    for reset_seed in range(first, first + number):
+    for reset_seed in seeds_of(split, count=count, eval_count=eval_count, seed=seed):
         data: dict[str, Any] = {"id": id, "seed": reset_seed}
         if arguments:
             data["arguments"] = arguments

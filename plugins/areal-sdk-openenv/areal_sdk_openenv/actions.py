@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from areal_sdk import Message
+from areal_sdk.environment import read_arguments
 from areal_sdk_openenv.connection import RefusedError
 
 JSON = Any
@@ -56,17 +58,13 @@ def tools_of(observation: Mapping[str, JSON]) -> list[JSON]:
     ]
 
 
-def action_of(call: Mapping[str, JSON], tools: Sequence[JSON], *, calls_tools: bool) -> JSON:
+def action_of(call: Message, tools: Sequence[JSON], *, calls_tools: bool) -> JSON:
     """The action of a tool call. `RefusedError`: the model wrote none."""
     function = call["function"]
     known = [tool["function"]["name"] for tool in tools]
     if function["name"] not in known:
         raise RefusedError(f"no tool {function['name']!r}; there are {', '.join(known) or 'none'}")
-    try:
-        given = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+    if (given := read_arguments(call)) is None:
         raise RefusedError("the arguments are no JSON object")
     if calls_tools:
         return {"type": "call_tool", "tool_name": function["name"], "arguments": given}

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from areal_sdk import ConfigError, Task
-
-EVAL_SEEDS = 1_000_000_000
-"""First of the seeds that are held out."""
+from areal_sdk import Task
+from areal_sdk.environment import seeds_of
 
 
 def tasks(
@@ -21,12 +19,7 @@ def tasks(
 
     reset: what `reset` gets beside the seed. A server whose `reset` takes no seed begins all episodes alike.
     """
-    is_train = split == "train"
-    number = count if is_train else eval_count
-    first = seed * number + (0 if is_train else EVAL_SEEDS)
-    if is_train and first + number > EVAL_SEEDS:
-        raise ConfigError(f"seed = {seed}: choose a smaller one, such as {seed % 1000}")
-    for reset_seed in range(first, first + number):
+    for reset_seed in seeds_of(split, count=count, eval_count=eval_count, seed=seed):
         yield Task(
             f"openenv-{split}-{reset_seed}", {"reset": {**(reset or {}), "seed": reset_seed}}
         )

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from areal_sdk import ConfigError, EpisodeError, StepResult, Task
+from areal_sdk.environment import EVAL_SEEDS
 from areal_sdk_openenv.environment import OpenEnv
 from areal_sdk_openenv.server import Server, close_shared_servers, shared_server
-from areal_sdk_openenv.tasks import EVAL_SEEDS, tasks
+from areal_sdk_openenv.tasks import tasks
 
 SERVERS = Path(__file__).parent / "servers"
 PACKAGES = ("fastapi", "fastmcp>=2", "jinja2", "pyyaml", "requests", "uvicorn", "websockets")

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from areal_sdk import ConfigError, Task
+from areal_sdk.environment import seeds_of
 from areal_sdk_textarena.games import Game
-
-EVAL_SEEDS = 1_000_000_000
-"""First of the seeds that are held out."""
 
 
 def tasks(
@@ -31,20 +29,16 @@ def tasks(
         raise ConfigError("games = []: name at least one, such as TicTacToe-v0")
     for name in names:  # a game that cannot be played is an error before the run
         Game(name, players=players, seed=0, arguments=arguments)
-    is_train = split == "train"
-    number = count if is_train else eval_count
-    first = seed * number + (0 if is_train else EVAL_SEEDS)
-    if is_train and first + number > EVAL_SEEDS:
-        raise ConfigError(f"seed = {seed}: choose a smaller one, such as {seed % 1000}")
-    for index in range(number):
+    seeds = seeds_of(split, count=count, eval_count=eval_count, seed=seed)
+    for index, game_seed in enumerate(seeds):
         name = names[index % len(names)]
         data: dict[str, Any] = {
             "game": name,
             "family": name,
             "players": players,
             "seat": index // len(names) % players,
-            "seed": first + index,
+            "seed": game_seed,
         }
         if arguments:
             data["arguments"] = arguments
-        yield Task(f"{name}-{split}-{first + index}", data)
+        yield Task(f"{name}-{split}-{game_seed}", data)

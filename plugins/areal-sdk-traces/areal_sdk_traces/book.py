@@ -5,10 +5,11 @@ neither, so a reader that forgets a row cannot lose it silently.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,6 +90,10 @@ class Book:
         entry = Entry(place, fate, reason)
         if entry not in self.entries[-1:]:
             self.entries.append(entry)
+
+    def losing(self, place: Place) -> Callable[[str], None]:
+        """A function that enters a part of this row which its conversation cannot hold."""
+        return partial(self.write, place, Fate.PART_LOST)
 
     @contextmanager
     def guarding(self, place: Place) -> Iterator[None]:

@@ -1,12 +1,17 @@
 """Recorded model calls, and the conversations that they add up to."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from areal_sdk import Message
 from areal_sdk_traces.book import Book, Place
 from areal_sdk_traces.conversation import JSON, Conversation
 from areal_sdk_traces.graph import Graph, Origin
+from areal_sdk_traces.rows import Row
+from areal_sdk_traces.spans import Span
+
+Part = TypeVar("Part", Row, Span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,18 @@ class Extra:
     user: str = ""
     tags: tuple[str, ...] = ()
     agent_parents: dict[str, str] = field(default_factory=dict)
+
+
+def read_calls(
+    parts: Iterable[Part], read: Callable[[Part], RecordedCall | None], book: Book
+) -> list[RecordedCall]:
+    """The calls that `read` finds, one a part at most. A part that it cannot read is damage in the book."""
+    calls = []
+    for part in parts:
+        with book.guarding(part.place):
+            if (call := read(part)) is not None:
+                calls.append(call)
+    return calls
 
 
 def conversations_of(

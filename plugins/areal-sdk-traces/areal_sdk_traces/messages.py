@@ -61,6 +61,14 @@ def read_messages(value: object, lost: Lost, *, role: str = "user") -> list[Mess
     ]
 
 
+def read_answer(value: object, lost: Lost, what: str) -> Message:
+    """The one message of the assistant in `what` a call gave."""
+    answers = read_messages(value, lost, role="assistant")
+    if len(answers) != 1 or answers[0]["role"] != "assistant":
+        raise BadRowError(f"{what} not one message of the assistant")
+    return answers[0]
+
+
 def _numbered(given: object, index: int, lost: Lost, role: str) -> list[Message]:
     try:
         return read_message(given, lost, role=role)

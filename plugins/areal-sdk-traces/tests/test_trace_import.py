@@ -152,6 +152,23 @@ def test_masks_hide_texts_arguments_and_results_and_leave_json_whole(tmp_path: P
     assert mine("a") == "A"
 
 
+def test_a_preference_of_two_answers_is_damaged_and_the_others_are_read(tmp_path: Path) -> None:
+    answer = [{"role": "assistant", "content": "4"}]
+    row = {
+        "input": {"messages": [{"role": "user", "content": "2 + 2?"}]},
+        "preferred_output": answer,
+        "non_preferred_output": [{"role": "assistant", "content": "5"}],
+    }
+    longer = {**row, "preferred_output": answer * 2}
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(one) for one in (longer, row)))
+    ended = run("import", str(file), "--from", "openai", "--book", str(tmp_path / "book.jsonl"))
+    assert len(ended.stdout.splitlines()) == 2
+    (entry,) = map(json.loads, (tmp_path / "book.jsonl").read_text().splitlines())
+    assert entry["fate"] == "damaged"
+    assert entry["reason"] == "preferred_output is no answer of the assistant"
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(traces, [*arguments], catch_exceptions=False)
 

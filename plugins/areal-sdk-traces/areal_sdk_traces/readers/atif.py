@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from areal_sdk import Message
-from areal_sdk_traces.book import BadRowError, Book, Fate, Place
+from areal_sdk_traces.book import BadRowError, Book, Place
 from areal_sdk_traces.conversation import JSON, WEIGHT, Conversation, Link, Relation, finite
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.messages import Lost, answer_of, call_of, read_message, read_tools, result_of
@@ -24,7 +24,7 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
     version = text(value.get("schema_version"), "the schema_version")
     if not version.startswith("ATIF-v1."):
         raise BadRowError(f"the schema_version is {version!r}")
-    lost = lambda what: book.write(place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(place)
     agent = mapping(value.get("agent"), "the agent")
     name = word(value, "trajectory_id", "session_id") or str(place)
     said: list[Message] = []

@@ -103,7 +103,7 @@ def _conversations(turns: dict[str, _Turn], book: Book) -> Iterator[Conversation
     paths: dict[int, list[Message]] = {}
     for turn in {id(one): one for one in turns.values()}.values():
         before = paths.get(id(turns[turn.parent]), []) if turn.parent else []
-        lost = lambda what, turn=turn: book.write(turn.places[0], Fate.PART_LOST, what)  # noqa: E731
+        lost = book.losing(turn.places[0])
         said = read_message({"role": turn.role, "content": turn.blocks}, lost)
         part = turn.agent if not turn.is_summary else f"summary {turn.places[0].line}"
         graph = graphs.setdefault((turn.session, _root_part(turn, turns, part)), Graph(book))

@@ -24,7 +24,7 @@ def _session(file: str, rows: Iterable[Row], book: Book) -> Iterator[Conversatio
     contexts = [ItemReader(lambda what: None)]
     for row in rows:
         place = row.place
-        lost = lambda what, place=place: book.write(place, Fate.PART_LOST, what)  # noqa: E731
+        lost = book.losing(place)
         with book.guarding(place):
             value = mapping(row.value, "the row")
             kind = word(value, "type")

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from areal_sdk_traces.book import BadRowError, Book, Fate
-from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
+from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import read_messages, read_tools
+from areal_sdk_traces.messages import read_answer, read_messages, read_tools
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import (
     mapping,
@@ -20,13 +20,9 @@ from areal_sdk_traces.shapes import (
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    calls, extras = [], dict[str, Extra]()
-    for row in rows:
-        for one in _parts(row, book):
-            with book.guarding(one.place):
-                call = _read(one, extras, book)
-                if call is not None:
-                    calls.append(call)
+    extras: dict[str, Extra] = {}
+    parts = (part for row in rows for part in _parts(row, book))
+    calls = read_calls(parts, lambda part: _read(part, extras, book), book)
     yield from conversations_of("langfuse", calls, book, extras)
 
 
@@ -88,7 +84,7 @@ def _score(row: Row, value: JSON, extras: dict[str, Extra], book: Book) -> None:
 
 
 def _generation(row: Row, value: JSON, trace: str, book: Book) -> RecordedCall:
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     asked, said = parsed_or_text(value.get("input")), parsed_or_text(value.get("output"))
     if asked is None:
         raise BadRowError("no 'input'")
@@ -98,14 +94,12 @@ def _generation(row: Row, value: JSON, trace: str, book: Book) -> RecordedCall:
     tools = tools or parsed_or_text(optional(value, "toolDefinitions", "tool_definitions"))
     if isinstance(said, dict) and isinstance(said.get("choices"), list) and said["choices"]:
         said = mapping(said["choices"][0], "a choice").get("message")
-    answers = read_messages(said, lost, role="assistant")
-    if len(answers) != 1 or answers[0]["role"] != "assistant":
-        raise BadRowError("the output is not one message of the assistant")
+    answer = read_answer(said, lost, "the output is")
     return RecordedCall(
         trace,
         word(value, "startTime", "start_time"),
         read_messages(asked, lost),
-        answers[0],
+        answer,
         row.place,
         tools=read_tools(rows_of(tools or [], "the tools")),
         user=word(value, "userId", "user_id"),

@@ -3,21 +3,17 @@
 from collections.abc import Iterable, Iterator
 
 from areal_sdk_traces.book import BadRowError, Book, Fate
-from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
+from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import read_messages, read_tools
+from areal_sdk_traces.messages import read_answer, read_messages, read_tools
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, parsed, rows_of, text, word, words
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    calls, extras = [], dict[str, Extra]()
-    for row in rows:
-        for one in _runs(row, book):
-            with book.guarding(one.place):
-                call = _read(one, extras, book)
-                if call is not None:
-                    calls.append(call)
+    extras: dict[str, Extra] = {}
+    runs = (run for row in rows for run in _runs(row, book))
+    calls = read_calls(runs, lambda run: _read(run, extras, book), book)
     yield from conversations_of("langsmith", calls, book, extras)
 
 
@@ -31,9 +27,7 @@ def _runs(row: Row, book: Book) -> Iterator[Row]:
     if "run_type" in value or not isinstance(inner, list):
         yield row
     for index, one in enumerate(inner if isinstance(inner, list) else ()):
-        book.used([row.place]) if "run_type" not in value else None
-        part = row.part(one, f"run {index}", book)
-        yield from _runs(part, book)
+        yield from _runs(row.part(one, f"run {index}", book), book)
 
 
 def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None:
@@ -51,7 +45,7 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
         return None
     if value.get("error"):
         raise BadRowError(f"the call failed: {str(value['error'])[:200]}")
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     inputs = mapping(parsed(value.get("inputs"), "the inputs"), "the inputs")
     outputs = mapping(parsed(value.get("outputs"), "the outputs"), "the outputs")
     more = mapping(parsed(value.get("extra") or {}, "extra"), "extra")
@@ -60,14 +54,12 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     asked = inputs.get("messages", inputs.get("prompts", inputs.get("prompt")))
     if asked is None:
         raise BadRowError("no 'messages' in the inputs")
-    answers = read_messages(_said(outputs), lost, role="assistant")
-    if len(answers) != 1 or answers[0]["role"] != "assistant":
-        raise BadRowError("the outputs are not one message of the assistant")
+    answer = read_answer(_said(outputs), lost, "the outputs are")
     return RecordedCall(
         trace,
         word(value, "dotted_order", "start_time"),
         read_messages(asked, lost),
-        answers[0],
+        answer,
         row.place,
         tools=read_tools(invoked.get("tools") or inputs.get("tools")),
         user=word(metadata, "user_id", "user"),

@@ -100,7 +100,7 @@ def _responses_call(asked: JSON, said: JSON, lost: Lost, row: Row) -> tuple[list
 
 
 def _tuning(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     messages = read_messages(rows_of(value["messages"], "the messages"), lost)
     if not messages:
         raise BadRowError("no messages")
@@ -113,13 +113,13 @@ def _tuning(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
 
 def _preference(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
     """Two conversations of a pair, with the scores 1 and 0."""
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     asked = mapping(value.get("input"), "the input")
     prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
     graph = Graph(book)
     for name, score in (("preferred_output", 1.0), ("non_preferred_output", 0.0)):
-        (answer,) = read_messages(rows_of(value.get(name), name), lost) or [{}]
-        if text(answer.get("role"), f"the role of {name}") != "assistant":
+        answer, *more = read_messages(rows_of(value.get(name), name), lost) or [{}]
+        if more or text(answer.get("role"), f"the role of {name}") != "assistant":
             raise BadRowError(f"{name} is no answer of the assistant")
         scores = {"reward": score}
         graph.add(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from areal_sdk_traces.book import BadRowError, Book, Fate
-from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
+from areal_sdk_traces.calls import RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation
 from areal_sdk_traces.messages import read_message, read_tools
 from areal_sdk_traces.rows import Row
@@ -13,13 +13,8 @@ from areal_sdk_traces.spans import Span, read_spans
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    calls, extras = [], dict[str, Extra]()
-    for span in read_spans(rows, book):
-        with book.guarding(span.place):
-            call = _read(span, book)
-            if call is not None:
-                calls.append(call)
-    yield from conversations_of("openinference", calls, book, extras)
+    calls = read_calls(read_spans(rows, book), lambda span: _read(span, book), book)
+    yield from conversations_of("openinference", calls, book)
 
 
 def _read(span: Span, book: Book) -> RecordedCall | None:
@@ -29,7 +24,7 @@ def _read(span: Span, book: Book) -> RecordedCall | None:
         book.write(span.place, Fate.NO_MESSAGE, f"a span of kind {kind or 'none'}")
         return None
     llm = mapping(kept.get("llm"), "llm")
-    lost = lambda what: book.write(span.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(span.place)
     prompt = [
         message for one in _messages(llm, "input_messages") for message in read_message(one, lost)
     ]

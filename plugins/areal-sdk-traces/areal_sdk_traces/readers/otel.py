@@ -84,7 +84,7 @@ def _read(
     if operation not in _CHAT and not (has_messages and operation != "invoke_agent"):
         book.write(span.place, Fate.NO_MESSAGE, f"the operation {operation or span.name!r}")
         return None
-    lost = lambda what: book.write(span.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(span.place)
     attributes = {**details.get(span.id, {}), **kept}
     prompt, answer = _messages(span, attributes, lost)
     return RecordedCall(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from areal_sdk_traces.book import BadRowError, Book, Fate
+from areal_sdk_traces.book import BadRowError, Book
 from areal_sdk_traces.conversation import JSON, Conversation, finite
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.messages import read_message, read_messages, read_tools
@@ -33,7 +33,7 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
     nodes = rows_of(trace.get("nodes"), "the nodes")
     if not nodes:
         raise BadRowError(f"no nodes: {_errors(trace)}")
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     graph = Graph(book)
     paths: list[list[JSON]] = []
     for index, given in enumerate(nodes):
@@ -72,7 +72,7 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
 
 
 def _completion(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
-    lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
+    lost = book.losing(row.place)
     if "prompt" not in value or "completion" not in value:
         raise BadRowError("neither 'traces' nor 'prompt' and 'completion'")
     messages = read_messages(value["prompt"], lost)
