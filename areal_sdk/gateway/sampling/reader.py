@@ -17,7 +17,7 @@ from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
 from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
 from areal_sdk.gateway.tool_calls.reasoning import PlainText
 from areal_sdk.tool_calls import ReasoningDelta, TextDelta, ToolCall
-from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn
+from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Tool, Turn
 
 
 class StopFilter:
@@ -307,6 +307,7 @@ class CompletionReader:
             first_token_s=self.first_token_s,
             num_cached=last.num_cached if last else 0,
             offers_tools=self._offers_tools,
+            details=self._told_tools(),
             num_shared=num_shared,
             shares_with=keeper,
             _before=None if keeper is None else session.turns[keeper],
@@ -322,6 +323,11 @@ class CompletionReader:
         return Completed(
             turn, index, matched, num_cached, self._num_reasoning(), self._num_prefilled
         )
+
+    def _told_tools(self) -> dict[str, list[Tool]]:
+        """The tools, at the beginning of a conversation: another beginning has others."""
+        is_told = self._offers_tools and self._prepared.parent is None
+        return {"tools": [*self._prepared.request.tools]} if is_told else {}
 
     def _num_reasoning(self) -> int:
         """Tokens up to the end of the thought, or all of them when it has none."""

@@ -19,7 +19,7 @@ class RecordedCall:
     """One request to a model with its answer."""
 
     trace: str
-    """Calls of one trace or session belong together."""
+    """Calls of one trace or session belong together. Empty: those of one user do, which repeat each other's history."""
     began: str | float
     """The time, in any form that orders the calls of a trace."""
     prompt: list[Message]
@@ -66,10 +66,10 @@ def conversations_of(
     extras: Mapping[str, Extra] | None = None,
 ) -> Iterator[Conversation]:
     """The conversations of all traces, each trace's calls in the order of time."""
-    by_trace: dict[str, list[RecordedCall]] = {}
+    by_trace: dict[tuple[str, str], list[RecordedCall]] = {}
     for call in calls:
-        by_trace.setdefault(call.trace, []).append(call)
-    for trace, of_trace in by_trace.items():
+        by_trace.setdefault((call.trace, "" if call.trace else call.user), []).append(call)
+    for (trace, _), of_trace in by_trace.items():
         extra = (extras or {}).get(trace) or Extra()
         of_trace.sort(key=lambda call: (isinstance(call.began, str), call.began))
         graph = Graph(book)

@@ -1,7 +1,7 @@
 """The messages of a trace as a tree: calls that repeat a history share its messages, and each leaf is a conversation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate, Place
@@ -37,6 +37,7 @@ class Origin:
 
     format: str
     trace: str
+    """Empty if the source names none: each conversation is then named by a digest of what it says."""
     user: str = ""
     tags: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -122,8 +123,10 @@ class Graph:
                 for place in places:
                     self._book.write(place, Fate.DAMAGED, str(exc))
                 continue
-            name = origin.trace if not found else f"{origin.trace}#{len(found)}"
-            found.append(self._conversation(path, messages, places, origin, name, found, paths))
+            one = self._conversation(path, messages, places, origin, found, paths)
+            number = f"#{len(found)}" if found else ""
+            name = f"{origin.trace}{number}" if origin.trace else one.digest()
+            found.append(replace(one, id=name))
             learnt.update(path)
             paths.append(path)
         return found
@@ -148,7 +151,6 @@ class Graph:
         messages: list[Message],
         places: list[Place],
         origin: Origin,
-        name: str,
         found: Sequence[Conversation],
         paths: Sequence[list[int]],
     ) -> Conversation:
@@ -159,7 +161,7 @@ class Graph:
         for node in nodes:
             scores |= node.scores
         return Conversation(
-            name,
+            "",
             tuple(messages),
             tools=next((node.tools for node in nodes[::-1] if node.tools), ()),
             link=self._link(path, origin, found, paths),

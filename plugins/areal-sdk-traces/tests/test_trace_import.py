@@ -81,6 +81,32 @@ def test_a_repeated_conversation_is_a_duplicate_that_is_named(tmp_path: Path) ->
     assert [str(one.place) for one in book.of(Fate.DUPLICATE)] == ["b.jsonl:1"]
 
 
+@pytest.mark.parametrize("format", ["openai", "atif", "verifiers", "codex"])
+def test_a_grown_file_renames_no_conversation_without_an_id(format: str, tmp_path: Path) -> None:
+    def nameless(n: int) -> list[Any]:
+        if format == "verifiers":
+            said = chat(n)
+            return [{"prompt": said[:2], "completion": said[2:]}]
+        rows = EXPORTS[format](n)
+        if format == "atif":
+            del rows[0]["session_id"]
+        return rows[1:] if format == "codex" else rows
+
+    # Sessions of Codex are files; the calls of other formats are rows.
+    def ids(*numbers: int) -> list[str]:
+        folder = tmp_path / "-".join(map(str, numbers))
+        folder.mkdir()
+        for place, number in enumerate(numbers):
+            file = folder / (f"{place}.jsonl" if format == "codex" else "all.jsonl")
+            with file.open("a") as out:
+                out.writelines(json.dumps(row) + "\n" for row in nameless(number))
+        return [one.id for one in read(format, folder)[0]]
+
+    one, two = ids(1), ids(2)
+    assert one != two
+    assert sorted(ids(0, 2, 1)) == sorted(ids(0) + two + one)
+
+
 def test_a_fork_is_two_conversations_and_its_common_answer_is_taught_once(tmp_path: Path) -> None:
     rows = EXPORTS["langfuse"](2)
     other = {

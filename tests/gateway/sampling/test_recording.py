@@ -67,6 +67,21 @@ async def test_a_turn_says_when_it_began_and_when_its_first_token_came(
         assert turn.num_cached == 0
 
 
+async def test_the_first_turn_of_a_conversation_keeps_its_tools(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway(["a", "b", "c", "d"])
+    session = gateway.sessions.open("e")
+    tools = list(TOOLS)
+    first = await session.generate(HI, tools=tools)
+    await session.generate([*HI, first.message, *HI], tools=tools)
+    await session.generate(HI, tools=tools[:1])
+    await session.generate(HI)
+    assert [turn.parent for turn in session.turns] == [None, 0, None, None]
+    told = [turn.details.get("tools") for turn in session.turns]
+    assert told == [tools, None, tools[:1], None]
+
+
 async def test_token_ids_are_taken_as_they_are(start_gateway: StartGateway) -> None:
     gateway, engine = await start_gateway(["a", "b", "c", "d"])
     session = gateway.sessions.open("e")

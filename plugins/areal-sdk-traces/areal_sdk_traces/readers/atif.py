@@ -26,7 +26,7 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
         raise BadRowError(f"the schema_version is {version!r}")
     lost = book.losing(place)
     agent = mapping(value.get("agent"), "the agent")
-    name = word(value, "trajectory_id", "session_id") or str(place)
+    name = word(value, "trajectory_id", "session_id")
     said: list[Message] = []
     for index, step in enumerate(rows_of(value.get("steps"), "the steps")):
         try:
@@ -50,7 +50,8 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
         tags=words(extra.get("tags")),
         scores={} if reward is None else {"reward": reward},
     )
-    for one in graph.conversations(origin):
+    found = graph.conversations(origin)
+    for one in found:
         yield replace(one, link=Link(parent, Relation.SUBAGENT)) if parent else one
     for index, inner in enumerate(
         rows_of(value.get("subagent_trajectories") or [], "the subagents")
@@ -58,7 +59,8 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
         part = Place(place.file, place.line, f"{place.part} subagent {index}".strip())
         book.saw(part)
         with book.guarding(part):
-            yield from _trajectory(mapping(inner, "the subagent"), part, book, parent=name)
+            inside = mapping(inner, "the subagent")
+            yield from _trajectory(inside, part, book, parent=found[0].id if found else "")
 
 
 def _step(step: JSON, lost: Lost) -> list[Message]:

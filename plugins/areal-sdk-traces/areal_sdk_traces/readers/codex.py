@@ -15,12 +15,12 @@ from areal_sdk_traces.shapes import mapping, rows_of, word
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    for file, of_file in groupby(rows, key=lambda row: row.place.file):
-        yield from _session(file, of_file, book)
+    for _, of_file in groupby(rows, key=lambda row: row.place.file):
+        yield from _session(of_file, book)
 
 
-def _session(file: str, rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    name, model, system = file, "", list[tuple[Message, Place]]()
+def _session(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
+    name, model, system = "", "", list[tuple[Message, Place]]()
     contexts = [ItemReader(lambda what: None)]
     for row in rows:
         place = row.place
@@ -60,7 +60,7 @@ def _session(file: str, rows: Iterable[Row], book: Book) -> Iterator[Conversatio
     for number, context in enumerate(contexts):
         graph = Graph(book)
         graph.add_transcript([*system, *context.flush()], model=model)
-        trace = name if not number else f"{name}~{number}"
+        trace = f"{name}~{number}" if name and number else name
         for one in graph.conversations(Origin("codex", trace)):
             link = Link(previous, Relation.COMPACTION) if previous else one.link
             previous = one.id

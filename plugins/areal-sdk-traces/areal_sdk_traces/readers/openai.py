@@ -68,13 +68,9 @@ def _call(row: Row, request: object, response: object, book: Book) -> RecordedCa
         answer = read_message(message, lost, role="assistant")[0]
     metadata = mapping(asked.get("metadata") or {}, "the metadata")
     user = word(asked, "user", "safety_identifier")
-    # Without a session, calls of one user belong together where they repeat each other's history.
-    session = word(
-        metadata, "session_id", "conversation_id", "thread_id"
-    ) or f"openai-{user}".rstrip("-")
     created = said.get("created", said.get("created_at", 0))
     return RecordedCall(
-        session,
+        word(metadata, "session_id", "conversation_id", "thread_id"),
         float(created) if isinstance(created, (int, float)) else 0.0,
         prompt,
         answer,
@@ -107,8 +103,7 @@ def _tuning(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
     graph = Graph(book)
     tools = read_tools(value.get("tools"))
     graph.add_transcript([(one, row.place) for one in messages], tools=tools)
-    name = word(value, "id") or f"{row.place.file}:{row.place.line}"
-    yield from graph.conversations(Origin("openai", name))
+    yield from graph.conversations(Origin("openai", word(value, "id")))
 
 
 def _preference(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
@@ -125,4 +120,4 @@ def _preference(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
         graph.add(
             prompt, answer, places=[row.place], tools=read_tools(asked.get("tools")), scores=scores
         )
-    yield from graph.conversations(Origin("openai", f"{row.place.file}:{row.place.line}"))
+    yield from graph.conversations(Origin("openai", ""))

@@ -88,7 +88,7 @@ def _completion(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
         )
         messages = [*messages, message]
     reward = finite(value.get("reward"))
-    name = f"{row.place.file}:{row.place.line}" if "id" not in value else name_in(value, "id")
+    name = name_in(value, "id") if "id" in value else ""
     scores = {} if reward is None else {"reward": reward}
     tags = (word(value, "task"),) if word(value, "task") else ()
     yield from graph.conversations(Origin("verifiers", name, tags=tags, scores=scores))
