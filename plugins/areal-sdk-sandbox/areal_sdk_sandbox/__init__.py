@@ -7,7 +7,7 @@
 `SandboxError`, which is a fault of the machine: the episode is tried again, and never scored 0.0.
 """
 
-from areal_sdk_sandbox.command import CommandSandbox
+from areal_sdk_sandbox.command import CommandSandbox, command_files
 from areal_sdk_sandbox.forwarding import INNER_ADDRESS
 from areal_sdk_sandbox.limits import LimitName, Limits
 from areal_sdk_sandbox.run import (
@@ -27,5 +27,6 @@ __all__ = [
     "Sandbox",
     "SandboxEnd",
     "SandboxError",
+    "command_files",
     "why_not_isolated",
 ]

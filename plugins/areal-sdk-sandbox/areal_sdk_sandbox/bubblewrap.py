@@ -10,6 +10,10 @@ from areal_sdk_sandbox.limits import Limits
 _SHARED_MEMORY_MB = 16
 """Megabytes of /dev/shm, where semaphores are."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+NOT_ONES_OWN = frozenset(
+    {".", "..", "dev", "etc", "proc", "sys", "tmp", *(name[1:] for name in _SYSTEM)}
+)
+"""Names at the root that a sandbox has already."""
 _OF_ETC = (
     "ld.so.cache",
     "ld.so.conf",
@@ -22,7 +26,12 @@ _OF_ETC = (
 
 
 def bubblewrap_words(
-    program: str, limits: Limits, *, readable: Sequence[str], files: Mapping[str, int]
+    program: str,
+    limits: Limits,
+    *,
+    readable: Sequence[str],
+    files: Mapping[str, int],
+    writable: Sequence[str] = (),
 ) -> list[str]:
     """`bwrap` and its options. `files`: descriptors of what is put into /tmp, by name.
 
@@ -40,7 +49,8 @@ def bubblewrap_words(
     words += ["--dev", "/dev", "--proc", "/proc"]
     words += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads the same, and maps no memory
     words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_MB << 20), "--tmpfs", "/dev/shm"]
-    words += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
+    for name in ("/tmp", *writable):  # before what can be read, which may lie below
+        words += ["--perms", "1777", "--size", size, "--tmpfs", name]
     for name in _SYSTEM:
         words += _as_it_is(Path(name))
     words += ["--perms", "0755", "--dir", "/etc"]

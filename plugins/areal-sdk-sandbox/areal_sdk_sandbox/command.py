@@ -39,21 +39,7 @@ class CommandSandbox:
         limits = _limits(memory_mb, cpu_s, processes, disk_mb)
         if problem := why_not_isolated():
             raise ConfigError(f"agent.sandbox: {problem}, or leave --sandbox out")
-        for path in readable:
-            if not Path(path).expanduser().exists():
-                raise ConfigError(f"agent.readable: there is no {path}")
-        files = {word: str(Path(word).resolve()) for word in words[1:] if os.path.isfile(word)}
-        program = shutil.which(words[0]) or words[0]
-        if (
-            Path(program).parent.name == "shims"
-        ):  # of pyenv, asdf and the like: scripts that seek the program
-            raise ConfigError(
-                f"agent.sandbox: {program} stands for a program that a sandbox does not see: name the program "
-                f"itself, such as {sys.executable}"
-            )
-        self._words = [os.path.abspath(program), *(files.get(word, word) for word in words[1:])]
-        seen = [*_installation(Path(self._words[0])), *files.values()]
-        seen += [str(Path(path).expanduser()) for path in readable]
+        self._words, seen = command_files(words, readable)
         self._sandbox = Sandbox(limits, isolation="bubblewrap", readable=seen)
 
     async def run(
@@ -79,6 +65,24 @@ class CommandSandbox:
             env={**env(inside), task_variable: f"/tmp/{_TASK_FILE}"},
             reaches=(url.hostname, url.port or 80),
         )
+
+
+def command_files(words: Sequence[str], readable: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command with whole paths, and the paths that a sandbox has to show it."""
+    for path in readable:
+        if not Path(path).expanduser().exists():
+            raise ConfigError(f"agent.readable: there is no {path}")
+    files = {word: str(Path(word).resolve()) for word in words[1:] if os.path.isfile(word)}
+    program = shutil.which(words[0]) or words[0]
+    # Of pyenv, asdf and the like: scripts that seek the program.
+    if Path(program).parent.name == "shims":
+        raise ConfigError(
+            f"agent.sandbox: {program} stands for a program that a sandbox does not see: name the program "
+            f"itself, such as {sys.executable}"
+        )
+    whole = [os.path.abspath(program), *(files.get(word, word) for word in words[1:])]
+    seen = [*_installation(Path(whole[0])), *files.values()]
+    return whole, [*seen, *(str(Path(path).expanduser()) for path in readable)]
 
 
 def _limits(memory_mb: int, cpu_s: float, processes: int, disk_mb: int) -> Limits:

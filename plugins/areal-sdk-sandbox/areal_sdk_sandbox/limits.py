@@ -28,7 +28,8 @@ class Limits:
     output_kb: int = 1024
     """Maximum output of the program: stdout and stderr together."""
     disk_mb: int = 64
-    """Maximum size of /tmp, the only directory that the program can write to. A write past it fails, as on a full disk."""
+    """Maximum size of /tmp, and of each directory of `Sandbox(writable=...)`; a program can write to no others. A write
+    past it fails, as on a full disk."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

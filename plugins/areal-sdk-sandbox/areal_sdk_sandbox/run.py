@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from areal_sdk.errors import InfrastructureError
 from areal_sdk_sandbox import launcher, supervisor
-from areal_sdk_sandbox.bubblewrap import bubblewrap_words
+from areal_sdk_sandbox.bubblewrap import NOT_ONES_OWN, bubblewrap_words
 from areal_sdk_sandbox.forwarding import INNER_HOST, INNER_PORT, Address, forwarded
 from areal_sdk_sandbox.limits import LimitName, Limits
 from areal_sdk_sandbox.seccomp import syscall_filter
@@ -89,10 +89,14 @@ class Sandbox:
         *,
         isolation: Isolation = "auto",
         readable: Sequence[str | Path] = (),
+        writable: Sequence[str] = (),
     ) -> None:
+        """`writable`: directories at the root, such as /app, that programs find empty and may fill, each up to
+        `disk_mb`. They need bubblewrap."""
         self.limits = limits or Limits()
         self._isolation = isolation
         self._readable = [str(Path(path).resolve()) for path in readable]
+        self._writable = [_new_directory(path) for path in writable]
 
     async def is_isolated(self) -> bool:
         """Whether programs are cut off by bubblewrap. SandboxError if that was asked for and fails."""
@@ -119,6 +123,8 @@ class Sandbox:
             raise SandboxError(
                 f"limits alone allow no network, and no address to reach: {_INSTALL}"
             )
+        if self._writable and bubblewrap is None:
+            raise SandboxError(f"limits alone make no directory {self._writable[0]}: {_INSTALL}")
         async with contextlib.AsyncExitStack() as stack:
             held = _files(files or {}, as_descriptors=bubblewrap is not None)
             at, descriptors = stack.enter_context(held)
@@ -161,7 +167,13 @@ class Sandbox:
             whole_env[_FAMILY_VARIABLE] = os.environ[_FAMILY_VARIABLE]
         outer: list[str] = []
         if bubblewrap:
-            outer = bubblewrap_words(bubblewrap, limits, readable=self._readable, files=files)
+            outer = bubblewrap_words(
+                bubblewrap,
+                limits,
+                readable=self._readable,
+                files=files,
+                writable=self._writable,
+            )
         launch = {
             "words": list(words),
             "env": whole_env,
@@ -185,6 +197,7 @@ class Sandbox:
         return {
             "limits": asdict(limits),
             "outer": outer,
+            "writable": self._writable,
             "launcher": [
                 sys.executable,
                 *_ISOLATED,
@@ -196,6 +209,16 @@ class Sandbox:
             "own_uid": uid if uid != _NOBODY else 0,
             "pass_fds": (*files.values(), *kept),
         }
+
+
+def _new_directory(path: str) -> str:
+    """`path`, if a sandbox can have it as a directory of its own."""
+    name = path.removeprefix("/")
+    if f"/{name}" != path or "/" in name or not name or name in NOT_ONES_OWN:
+        raise ValueError(
+            f"writable directory {path!r}: give a new directory at the root, such as /app"
+        )
+    return path
 
 
 def why_not_isolated() -> str:

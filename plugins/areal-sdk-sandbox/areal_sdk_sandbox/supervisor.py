@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 LOOK_EVERY_S = 0.05
@@ -216,7 +217,8 @@ class Warden:
         # The number of a witness that has ended may be that of a process of another sandbox by now.
         known = sorted(members, key=lambda pid: pid != self._witness)
         self._witness = next((pid for pid in known if _is_inside(pid)), 0)
-        return _kernel_kb(self._witness) / 1024 if self._witness else 0.0
+        places = ("tmp", "dev/shm", *(one[1:] for one in self._order["writable"]))
+        return _kernel_kb(self._witness, places) / 1024 if self._witness else 0.0
 
     def _note_memory_of_the_dead(self, peak_mb: float) -> None:
         """A program that allocates fast fails at the kernel's limit before anybody has looked."""
@@ -329,15 +331,16 @@ def _memory_kb(pid: int) -> int:
 def _is_inside(pid: int, name: str = "tmp") -> bool:
     """Whether the process has this directory of the sandbox, not of the machine. It has its network before."""
     try:
-        return os.stat(f"/proc/{pid}/root/{name}").st_dev != os.stat(f"/{name}").st_dev
+        inside = os.stat(f"/proc/{pid}/root/{name}").st_dev
     except OSError:
         return False
+    return not os.path.exists(f"/{name}") or inside != os.stat(f"/{name}").st_dev
 
 
-def _kernel_kb(pid: int) -> int:
-    """KiB that the kernel may keep for the files and sockets of the sandbox that this process is in."""
+def _kernel_kb(pid: int, places: Sequence[str]) -> int:
+    """KiB that the kernel may keep for the files in `places` and the sockets of the sandbox that this process is in."""
     num_files = 0
-    for name in ("tmp", "dev/shm"):
+    for name in places:
         if _is_inside(pid, name):
             with contextlib.suppress(OSError):
                 system = os.statvfs(f"/proc/{pid}/root/{name}")

@@ -181,6 +181,33 @@ async def test_programs_that_are_links_in_etc_run() -> None:
     assert (await Sandbox(ROOMY).run(["awk", "BEGIN { print 7 }"])).stdout == b"7\n"
 
 
+@needs_bubblewrap
+async def test_a_program_fills_directories_of_its_own_up_to_the_limit() -> None:
+    code = (
+        "import os\nprint(os.listdir('/app'))\nos.mkdir('/app/a')\nopen('/logs/x', 'w').write('x')\n"
+        "try: open('/app/big', 'wb').write(b'x' * (5 << 20))\nexcept OSError as e: print(e.strerror)\n"
+        "try: os.mkdir('/more')\nexcept OSError as e: print(e.strerror)\n"
+    )
+    sandbox = Sandbox(Limits(wall_s=120.0, disk_mb=4), writable=["/app", "/logs"])
+    end = await sandbox.run(["python3", "-I", "-c", code])
+    assert end.stdout.decode().splitlines() == ["[]", "File too large", "Read-only file system"]
+    many = "for n in range(10**6): open(f'/app/{n}', 'w').close()"
+    limits = Limits(wall_s=120.0, cpu_s=60.0, memory_mb=30)
+    end = await Sandbox(limits, writable=["/app"]).run(["python3", "-I", "-c", many])
+    assert end.limit == "memory", end
+
+
+@pytest.mark.parametrize("path", ["/", "/usr", "/app/inner", "app", "/..", "/tmp"])
+def test_a_directory_that_a_sandbox_has_is_no_new_one(path: str) -> None:
+    with pytest.raises(ValueError, match="give a new directory at the root, such as /app"):
+        Sandbox(writable=[path])
+
+
+async def test_without_bubblewrap_there_are_no_new_directories() -> None:
+    with pytest.raises(SandboxError, match=r"make no directory /app.*install bubblewrap"):
+        await Sandbox(isolation="rlimits", writable=["/app"]).run(["true"])
+
+
 @both
 async def test_processes_share_memory_in_a_file(isolation: Isolation) -> None:
     """Mappings without a file are refused: pages that they drop stay in memory, where nobody counts them."""
@@ -212,7 +239,7 @@ def test_a_process_elsewhere_with_the_number_of_an_ended_one_is_not_counted(
 ) -> None:
     kernel_kb = {7: 1024, 99: 600 << 10}  # 99 ended here, and is a process of another sandbox now
     monkeypatch.setattr(supervisor, "_is_inside", kernel_kb.__contains__)
-    monkeypatch.setattr(supervisor, "_kernel_kb", kernel_kb.__getitem__)
-    warden = Warden({"outer": ["bwrap"], "limits": {}}, b"", 0)
+    monkeypatch.setattr(supervisor, "_kernel_kb", lambda pid, places: kernel_kb[pid])
+    warden = Warden({"outer": ["bwrap"], "writable": [], "limits": {}}, b"", 0)
     assert warden._kernel_mb([99, 7]) == 600.0
     assert warden._kernel_mb([7]) == 1.0
