@@ -18,6 +18,7 @@ The tree is whole. A name with a file in brackets stands in that file, because o
     + ChildDiedError: the child exited, was killed, or its connection broke
     + CallTimeoutError: the child did not answer before the call's deadline
     + RemoteError: code in the child raised
+    + MemoryShortError: the child ran out of memory; the message names the settings to lower
     + ContractError (also ValueError): a call of a process, or its answer, does not fit the contract
     + _RefusedError [process/network/listen.py]
   - WaitTimeoutError: a named wait reached its deadline
@@ -128,6 +129,10 @@ class ChildDiedError(ProcessError):
 
 class CallTimeoutError(ProcessError):
     """The child did not answer before the call's deadline."""
+
+
+class MemoryShortError(ProcessError):
+    """A child ran out of memory. The message names the settings to lower."""
 
 
 class ContractError(ProcessError, ValueError):

@@ -154,6 +154,10 @@ def find_shape(name: str) -> ModelShape:
     """The shape of a size, of the model in a directory, or of a model on a hub."""
     if name in SHAPES:
         return SHAPES[name]
+    return ModelShape.of(read_config(find_directory(name)))
+
+
+def find_directory(name: str) -> Path:
+    """A directory with the config.json of a model in a directory, or on a hub."""
     local = Path(name).expanduser()
-    directory = local if local.is_dir() else resolve_model(name, weights=False)
-    return ModelShape.of(read_config(directory))
+    return local if local.is_dir() else resolve_model(name, weights=False)

@@ -30,11 +30,11 @@ from transformers import AutoModelForCausalLM
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
-from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.trainer import Demonstration
+from tests.toolbox.measured_memory import measure_bytes
 
 FULL = {"activation_checkpointing": "full"}
 TOGETHER = {"ranks": 2, "sequence_ranks": 2}

@@ -4,7 +4,7 @@ being two costs.
     python benchmarks/traffic.py [--rounds 2] [--write]
 
 SmolLM2-135M in bfloat16, one thread a rank. Bytes: an update on 4 micro-batches of 64 tokens, two on each rank;
-they do not depend on the tokens. `areal_sdk/fsdp/traffic.py` has the formulas and the count. CPU time: an
+they do not depend on the tokens. `tests/toolbox/rank_traffic.py` has the formulas and the count. CPU time: an
 update on 4 micro-batches of 512 tokens, by one rank and by two, all ranks together, medians of the rounds.
 """
 
@@ -28,10 +28,10 @@ from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.traffic import CountedTraffic, predict_sent
 from areal_sdk.models import resolve_model
 from areal_sdk.shapes import ModelShape
 from areal_sdk.trainer import Demonstration
+from tests.toolbox.rank_traffic import CountedTraffic, predict_sent
 
 MICROBATCHES, FEW, TOKENS = 4, 64, 512
 RANKS = 2

@@ -35,12 +35,12 @@ from areal_sdk.algorithms.batch import Batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_example
 from areal_sdk.algorithms.packing import plan_rows
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.models import resolve_model
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from tests.toolbox.measured_memory import measure_bytes
 
 NEW_TOKENS = 14
 BUDGET = 4096

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from areal_sdk.errors import ConfigError
+
 if TYPE_CHECKING:
     from areal_sdk.config import TrainerSection
+    from areal_sdk.fsdp.memory.fitting import Fit
     from areal_sdk.fsdp.memory.predicted import Prediction
-    from areal_sdk.shapes import ModelShape
-
-RESERVE = 0.1
-"""Part of a GPU's memory that is left for CUDA, NCCL and what allocation wastes."""
-CURES = (
-    "trainer.activation_checkpointing=full",
-    "trainer.defer_gradient_sync=false",
-    "trainer.lora.rank=16",
-)
 
 
 @click.command(name="train")
@@ -51,32 +45,25 @@ def check_memory(
     \b
     areal-sdk doctor train --model 7B --gpus 8 --context 16384
     """
-    from areal_sdk.fsdp.memory.predicted import largest_context, predict
+    from areal_sdk.config import load_config
+    from areal_sdk.fsdp.memory.fitting import RESERVE
 
-    def section(*more: str) -> "TrainerSection":
-        from areal_sdk.config import load_config
-
-        return load_config(file=file, settings=(*settings, f"trainer.ranks={gpus}", *more)).trainer
-
-    shape, stored = _architecture(model)
-    trainer = section()
+    trainer = load_config(file=file, settings=(*settings, f"trainer.ranks={gpus}")).trainer
+    fit = _fit(model, trainer, room=int(memory * 1e9 * (1 - RESERVE)))
     num_tokens = context or trainer.tokens_per_microbatch
-    usable = int(memory * 1e9 * (1 - RESERVE))
-    found = predict(shape, trainer, num_tokens=num_tokens, stored=stored)
-    longest = largest_context(shape, trainer, memory=usable, stored=stored)
+    chosen = fit.chosen(num_tokens)
+    found, longest = fit.needs(num_tokens, chosen), fit.longest(chosen)
     if as_json:
         numbers = {name: getattr(found, name) for name in _PARTS}
-        click.echo(json.dumps({**numbers, "usable": usable, "largest_context": longest}))
+        click.echo(json.dumps({**numbers, "usable": fit.room, "largest_context": longest}))
     else:
-        for line in _lines(found, num_tokens=num_tokens, gpus=gpus, usable=usable, longest=longest):
+        for line in _lines(found, num_tokens=num_tokens, gpus=gpus, fit=fit, longest=longest):
             click.echo(line)
-    if found.total <= usable:
+    if found.total <= fit.room:
         return
     if not as_json:
-        for cure in CURES:
-            longer = largest_context(shape, section(cure), memory=usable, stored=stored)
-            if longer > longest:
-                click.echo(f"with --set {cure}: {longer:,} tokens")
+        for cure, longer in fit.cures(chosen, longest):
+            click.echo(f"with --set {cure}: {longer:,} tokens")
     raise SystemExit(1)
 
 
@@ -84,26 +71,28 @@ _PARTS = ("parameters", "moments", "gradients", "gathered", "activations", "logi
 
 
 def _lines(
-    found: "Prediction", *, num_tokens: int, gpus: int, usable: int, longest: int
+    found: "Prediction", *, num_tokens: int, gpus: int, fit: "Fit", longest: int
 ) -> list[str]:
     where = "the GPU" if gpus == 1 else f"each of {gpus} GPUs"
     rows = [f"{name:12}{getattr(found, name) / 1e9:8.2f} GB" for name in _PARTS]
     return [
         f"predicted for {where}, in a step with {num_tokens:,} tokens at once",
         *rows,
-        f"{'usable':12}{usable / 1e9:8.2f} GB",
+        f"{'usable':12}{fit.room / 1e9:8.2f} GB",
+        f'trainer.activation_checkpointing = "{fit.chosen(num_tokens).activation_checkpointing}"',
         f"longest context that fits: {longest:,} tokens",
     ]
 
 
-def _architecture(model: str) -> "tuple[ModelShape, str]":
-    """The numbers of a model, and the type that it is stored in."""
-    from areal_sdk.models import resolve_model
-    from areal_sdk.models.families import read_config, stored_dtype
-    from areal_sdk.shapes import SHAPES, ModelShape
+def _fit(model: str, trainer: "TrainerSection", *, room: int) -> "Fit":
+    from areal_sdk.fsdp.memory.fitting import Fit
+    from areal_sdk.shapes import SHAPES, find_directory
 
     if model in SHAPES:
-        return SHAPES[model], "bfloat16"
-    local = Path(model).expanduser()
-    directory = local if local.is_dir() else resolve_model(model, weights=False)
-    return ModelShape.of(read_config(directory)), stored_dtype(directory)
+        return Fit(SHAPES[model], trainer, "bfloat16", room)
+    if (found := Fit.of(find_directory(model), trainer, room)) is None:
+        raise ConfigError(
+            f"--model {model!r}: no formula covers its architecture; name a size that is close: "
+            f"{', '.join(SHAPES)}"
+        )
+    return found

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ from areal_sdk.fsdp.checkpoint import Saver, export_model, load_checkpoint, roll
 from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.group_wire import decode_demonstrations, decode_groups, encode_tokens
+from areal_sdk.fsdp.memory.activations import StepMemory
 from areal_sdk.fsdp.publish import Publisher
+from areal_sdk.fsdp.sharding import Layered
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.process import Buffer, Channel, ChannelClosedError, Request
@@ -55,9 +57,11 @@ def main(channel: Channel, args: JSON) -> None:
         is_shared = shares_memory(spec.publish_dir, boot=args["boot"])
         if ranks.rank == 0 and not is_shared:
             own = PublishDir(size=spec.published_size)  # the main process fetches from here
-        trainer = RankTrainer(spec, ranks)
+        memory = StepMemory(spec, ranks)
+        with memory.named("load the model"):
+            trainer = RankTrainer(spec, ranks)
         saver = Saver(trainer)
-        served = _Rank(trainer, saver, own.path if own else spec.publish_dir)
+        served = _Rank(trainer, saver, own.path if own else spec.publish_dir, memory)
         channel.ready(
             {
                 "num_parameters": served.num_parameters,
@@ -65,6 +69,7 @@ def main(channel: Channel, args: JSON) -> None:
                 "learns_alone": served.algorithm.learns_alone,
                 "idle_groups": served.algorithm.idle_groups,
                 "shares_memory": is_shared,
+                "notices": served.prepare(),
             }
         )
         while (request := channel.receive()) is not None:
@@ -108,9 +113,14 @@ def _device(name: str) -> torch.device:
 class _Rank:
     """A trainer behind named methods."""
 
-    def __init__(self, trainer: RankTrainer, saver: Saver, publish_dir: Path) -> None:
+    def __init__(
+        self, trainer: RankTrainer, saver: Saver, publish_dir: Path, memory: StepMemory
+    ) -> None:
         self._trainer = trainer
         self._saver = saver
+        self._memory = memory
+        critics = [trainer.critic.model] if trainer.critic is not None else []
+        self._models: list[Layered] = [trainer.policy, *critics]
         self._dtype: torch.dtype = getattr(torch, trainer.spec.publish_dtype)
         self._publisher = Publisher(
             publish_dir,
@@ -139,12 +149,17 @@ class _Rank:
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self._trainer.policy.parameters())
 
+    def prepare(self, lengths: Iterable[int] = ()) -> list[str]:
+        """Make room for a step with sequences of these lengths. Returns lines for the user."""
+        return self._memory.prepare(self._models, max(lengths, default=0))
+
     def answer(self, request: Request) -> None:
         if request.method == "finish_save":
             self._saver.when_written(partial(_tell_saved, request))
             return
         try:
-            reply = self._methods[request.method](request)
+            with self._memory.named(request.method):
+                reply = self._methods[request.method](request)
         except (ArealError, ValueError) as exc:
             # The caller's mistake, or a full disk; anything else ends this process with its log.
             request.fail(exc)
@@ -155,11 +170,12 @@ class _Rank:
     def _step(self, request: Request) -> tuple[JSON, Sequence[Buffer]]:
         payload = request.payload
         groups = decode_groups(payload["groups"], request.buffers)
+        notices = self.prepare(len(t.tokens) for group in groups for t in group.trajectories)
         metrics = self._trainer.step(groups, version=payload["version"])
         about, buffers = encode_tokens(self._trainer.tokens)
         reply = {
             "metrics": metrics,
-            "notices": self._trainer.notices,
+            "notices": [*notices, *self._trainer.notices],
             "credit": {name: [c.advantage, c.by_turn] for name, c in self._trainer.credit.items()},
             "tokens": about,
         }
@@ -168,9 +184,11 @@ class _Rank:
     def _learn(self, request: Request) -> JSON:
         payload = request.payload
         rows = decode_demonstrations(payload["lengths"], request.buffers)
-        return self._trainer.learn(
+        notices = self.prepare(len(row.tokens) for row in rows)
+        metrics = self._trainer.learn(
             rows, learning_rate=payload["learning_rate"], divisor=payload["divisor"]
         )
+        return {"metrics": metrics, "notices": notices}
 
     def _score(self, request: Request) -> JSON:
         rows = decode_demonstrations(request.payload["lengths"], request.buffers)

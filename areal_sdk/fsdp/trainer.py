@@ -1,12 +1,13 @@
 """The built-in trainer (`trainer.name = "fsdp"`), in the main process. Light: torch lives in the ranks."""
 
 import asyncio
+import logging
 import shlex
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from areal_sdk.errors import (
     ArealError,
     ChildDiedError,
     ConfigError,
+    MemoryShortError,
     ProcessError,
     RemoteError,
     raised_here,
@@ -48,6 +50,8 @@ from areal_sdk.trainer import (
 )
 from areal_sdk.trajectory import Credit, TrajectoryGroup
 from areal_sdk.types import WeightUpdate
+
+logger = logging.getLogger(__name__)
 
 JSON = Any
 
@@ -102,6 +106,7 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
         spec,
         log_dir=setup.log_dir,
         launcher=setup.launcher,
+        say=setup.say,
     )
 
 
@@ -114,8 +119,10 @@ class FSDPTrainer(Trainer):
         *,
         log_dir: Path,
         launcher: Launcher | None = None,
+        say: Callable[[str], None] = logger.warning,
     ) -> None:
         """`log_dir` is in the run directory, which every rank must see, because ranks save there."""
+        self._say = say
         self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=self._log_dir)
@@ -147,7 +154,7 @@ class FSDPTrainer(Trainer):
             )
             for rank in range(self.spec.trainer.ranks)
         ]
-        with raised_here(ConfigError):
+        with raised_here(ConfigError), raised_here(MemoryShortError):
             self._ranks = await self._launcher.launch(specs)
         hello = self._ranks[0].hello
         self._shares_memory = hello["shares_memory"]
@@ -157,6 +164,11 @@ class FSDPTrainer(Trainer):
             hello["learns_alone"],
             IdleGroups(hello["idle_groups"]),
         )
+        self._tell(hello["notices"])
+
+    def _tell(self, notices: Sequence[str]) -> None:
+        for notice in notices:
+            self._say(f"trainer: {notice}")
 
     @property
     def info(self) -> TrainerInfo:
@@ -206,7 +218,8 @@ class FSDPTrainer(Trainer):
         lengths, buffers = await in_thread(lambda: encode_demonstrations(rows), name="encode rows")
         payload = {"lengths": lengths, "learning_rate": learning_rate, "divisor": divisor}
         reply = await self._call("learn", payload, buffers, timeout_s=timeout_s)
-        return _metrics(reply.payload)
+        self._tell(reply.payload["notices"])
+        return _metrics(reply.payload["metrics"])
 
     async def score(
         self, rows: Sequence[Demonstration], *, timeout_s: float = 600.0
@@ -336,7 +349,7 @@ class FSDPTrainer(Trainer):
         return calls[0].result()
 
 
-_OF_CHECKPOINTS = {kind.__name__: kind for kind in (CheckpointError, DamagedError)}
+_EXPLAINED = {kind.__name__: kind for kind in (CheckpointError, DamagedError, MemoryShortError)}
 
 
 def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
@@ -345,7 +358,7 @@ def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> Base
     """
     for error in errors.values():
         if isinstance(error, RemoteError):
-            kind = _OF_CHECKPOINTS.get(error.kind)
+            kind = _EXPLAINED.get(error.kind)
             return error if kind is None else kind(error.message)
     killed = [rank for rank in died if rank.exited.result().signal is not None]
     return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]

@@ -1,13 +1,30 @@
-"""The memory of processes: what a family uses, and what this machine has. Known on Linux only."""
+"""The memory of processes: what a family uses, what this machine has, and errors of too little. Known on Linux only."""
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from areal_sdk.process.family import members
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files with the memory limit of a container, one for each version of cgroups."""
+MEMORY_SHORT = re.compile(
+    r"out of memory|OutOfMemory|an(?:'|no)t allocate memory|ALLOC_FAILED|bad_alloc"
+)
+"""The words of libraries whose allocation failed, on a GPU or on the CPU."""
+
+
+def is_memory_short(error: BaseException) -> bool:
+    """Whether an allocation failed. torch raises a plain RuntimeError for one on the CPU.
+
+    >>> is_memory_short(RuntimeError("CUDA error: out of memory")), is_memory_short(ValueError("out of memory"))
+    (True, False)
+    """
+    is_technical = isinstance(error, (RuntimeError, OSError))
+    return isinstance(error, MemoryError) or (
+        is_technical and bool(MEMORY_SHORT.search(str(error)))
+    )
 
 
 def used_mb(family: str) -> float:

@@ -11,6 +11,10 @@ REPEATABLE_MATH = {"MKL_CBWR": "COMPATIBLE", "CUBLAS_WORKSPACE_CONFIG": ":4096:8
 alignment of a matrix, and cuBLAS by concurrent work, which changes the last digit."""
 
 
+SHARE_VARIABLE = "AREAL_SDK_MEMORY_SHARE"
+"""Environment variable with the part of its device's memory that a process may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """The resources that a launcher of several machines keeps free for a process. On one machine nothing is counted."""

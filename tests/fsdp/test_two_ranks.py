@@ -9,9 +9,9 @@ import pytest
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.memory.predicted import predict
-from areal_sdk.fsdp.traffic import Sent, predict_sent
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.shapes import ModelShape
+from tests.toolbox.rank_traffic import Sent, predict_sent
 
 from .two_ranks import ADAPTER, MICROBATCH_TOKENS, SENT
 

@@ -22,13 +22,13 @@ from areal_sdk.algorithms.packing import build_trees
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
 from areal_sdk.fsdp.loading import as_it_is, load_trained
-from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.traffic import CountedTraffic
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
+from tests.toolbox.measured_memory import measure_bytes
+from tests.toolbox.rank_traffic import CountedTraffic
 
 MICROBATCH_TOKENS = 128
 SENT: dict[str, dict[str, Any]] = {

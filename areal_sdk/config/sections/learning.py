@@ -140,9 +140,10 @@ class TrainerSection(Section):
     """Number of optimiser steps that each batch is split into."""
     tokens_per_microbatch: Positive = 4096
     """Tokens that a rank computes at once. Fewer tokens need less memory and more time."""
-    activation_checkpointing: Literal["none", "half", "full"] = "none"
+    activation_checkpointing: Literal["auto", "none", "half", "full"] = "auto"
     """Layers that compute their activations again in the backward pass, so that these take no memory in
-    between: none, every other one, or all. The step then computes up to a third more, with the same result."""
+    between: none, every other one, or all. The step then computes up to a third more, with the same result.
+    `auto`: as few as the predicted memory of a step allows."""
     share_prompts: bool = True
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1

@@ -146,7 +146,7 @@ class _Step:
     def _num_recomputed(self) -> int:
         layers = self.model.layers
         which = self.settings.activation_checkpointing
-        return {"none": 0, "half": (layers + 1) // 2, "full": layers}[which]
+        return {"half": (layers + 1) // 2, "full": layers}.get(which, 0)
 
     def kept(self) -> int:
         """Bytes kept from the forward pass of all layers, and of what is before and after them."""
@@ -202,7 +202,7 @@ class _Step:
         """Bytes of the layer whose activations are computed again, beside those of the layers that
         keep theirs."""
         which = self.settings.activation_checkpointing
-        is_last_kept = which == "none" or (which == "half" and self.model.layers % 2 == 0)
+        is_last_kept = not self._num_recomputed or (which == "half" and self.model.layers % 2 == 0)
         return 0 if is_last_kept else self.layer_activations()
 
     def layer_backward(self) -> int:

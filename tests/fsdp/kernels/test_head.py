@@ -5,7 +5,7 @@ import torch
 
 from areal_sdk.fsdp.kernels import head
 from areal_sdk.fsdp.kernels.head import token_logprobs
-from areal_sdk.fsdp.memory.measured import measure_bytes
+from tests.toolbox.measured_memory import measure_bytes
 
 SIZES = pytest.mark.parametrize(
     ("chunk_bytes", "piece_elements"), [(1, 1), (400, 10**6), (600, 50), (10**6, 1), (10**6, 10**6)]

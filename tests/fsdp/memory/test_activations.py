@@ -12,7 +12,6 @@ from areal_sdk.algorithms.examples import make_demonstration
 from areal_sdk.algorithms.packing import build_trees
 from areal_sdk.config import LoraSection
 from areal_sdk.fsdp.memory.activations import recompute_activations
-from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.policy import load_policy
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
@@ -20,6 +19,7 @@ from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec, with_preset
+from tests.toolbox.measured_memory import measure_bytes
 
 
 def trained(spec: TrainerSpec) -> tuple[list[str], list[torch.Tensor]]:

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.doctor import doctor
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.memory.predicted import largest_context, predict
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.shapes import SHAPES, ModelShape
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.specs import trainer_spec
 from tests.toolbox.families import saved
+from tests.toolbox.measured_memory import measure_bytes
 
 SIZE = {
     "hidden_size": 256,
@@ -110,7 +110,13 @@ def test_the_command_says_what_does_not_fit_and_what_helps() -> None:
     command = ["train", "--model", "7B", "--gpus", "8", "--context", "65536"]
     found = CliRunner().invoke(doctor, command)
     assert found.exit_code == 1
-    assert "with --set trainer.activation_checkpointing=full: " in found.output
+    assert 'trainer.activation_checkpointing = "full"' in found.output
+    assert "with --set trainer.defer_gradient_sync=false: " in found.output
+    own = [*command, "--set", "trainer.activation_checkpointing=none"]
+    assert (
+        "with --set trainer.activation_checkpointing=full: "
+        in CliRunner().invoke(doctor, own).output
+    )
     numbers = json.loads(CliRunner().invoke(doctor, [*command[:-1], "1024", "--json"]).output)
     parts = ("parameters", "moments", "gradients", "gathered", "activations", "logits")
     assert numbers["total"] == sum(numbers[part] for part in parts) < numbers["usable"]
