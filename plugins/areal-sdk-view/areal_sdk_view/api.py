@@ -11,7 +11,6 @@ import orjson
 from aiohttp import web
 
 from areal_sdk import ArealError, ConfigError
-from areal_sdk.records import FollowedRun
 from areal_sdk_view.answers import (
     comparing,
     episodes,
@@ -23,10 +22,10 @@ from areal_sdk_view.answers import (
     siblings,
     tasks,
 )
-from areal_sdk_view.library import Library, NotThereError
+from areal_sdk_view.library import Library, NotThereError, OpenRun
 
 JSON = dict[str, Any]
-Answer = Callable[[FollowedRun, Mapping[str, str]], Any]
+Answer = Callable[[OpenRun, Mapping[str, str]], Any]
 
 WATCH_S = 1.0
 """Seconds between two looks at the files of a run that a tab shows."""

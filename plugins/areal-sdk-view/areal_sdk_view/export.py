@@ -17,10 +17,10 @@ from urllib.parse import quote
 import orjson
 
 from areal_sdk import ArealError
-from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk.records import EpisodeSummary
 from areal_sdk_view import api
 from areal_sdk_view.answers.episodes import ORDERS, row_of
-from areal_sdk_view.library import Library
+from areal_sdk_view.library import Library, OpenRun
 from areal_sdk_view.server import static_files
 
 MAX_GROUPS = 80
@@ -33,7 +33,7 @@ _IMPORT = re.compile(r'from "(\.[\w./]+\.js)"')
 
 def export(path: Path, *, num_episodes: int) -> bytes:
     """The page of the run in `path`, with some of its episodes: newest, worst, best and most surprising."""
-    run = FollowedRun(path)
+    run = OpenRun(path)
     run.refresh()
     name = path.resolve().name
     answers: dict[str, Any] = dict(_answers(run, name, num_episodes))
@@ -44,7 +44,7 @@ def export(path: Path, *, num_episodes: int) -> bytes:
     return _page(packed)
 
 
-def _answers(run: FollowedRun, name: str, num_episodes: int) -> Iterator[tuple[str, Any]]:
+def _answers(run: OpenRun, name: str, num_episodes: int) -> Iterator[tuple[str, Any]]:
     def answer(what: str, **query: str) -> tuple[str, Any]:
         key = "/".join(filter(None, ("runs", name, what)))
         asked = "&".join(f"{field}={value}" for field, value in query.items())
@@ -75,7 +75,7 @@ def _answers(run: FollowedRun, name: str, num_episodes: int) -> Iterator[tuple[s
             yield from (answer("task", task=task, split=split) for split in of_task["splits"])
 
 
-def _chosen(run: FollowedRun, num: int) -> list[EpisodeSummary]:
+def _chosen(run: OpenRun, num: int) -> list[EpisodeSummary]:
     """Newest first."""
     newest = run.episodes[::-1]
     chosen: dict[str, EpisodeSummary] = {}

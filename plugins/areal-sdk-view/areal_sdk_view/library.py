@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.records import FollowedRun, overview_of
+from areal_sdk_view.answers.endings import Ending
 
 MAX_OPEN = 4
 """Runs whose episode summaries stay in memory: about 0.6 kB an episode."""
@@ -17,12 +18,21 @@ class NotThereError(Exception):
     """No such run, or no such part of a run."""
 
 
+class OpenRun(FollowedRun):
+    """A run in memory, with what views have read of its episodes."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self.endings: dict[tuple[str, int], Ending] = {}
+        """The endings of failed episodes by file and offset, where an episode never changes."""
+
+
 class Library:
     """Runs by name. A name is that of the directory; a second one of the same name is `NAME~2`."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = [root.resolve() for root in roots]
-        self._open: OrderedDict[Path, tuple[FollowedRun, threading.Lock]] = OrderedDict()
+        self._open: OrderedDict[Path, tuple[OpenRun, threading.Lock]] = OrderedDict()
         self._overviews: dict[Path, tuple[object, dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
@@ -75,12 +85,12 @@ class Library:
         return row
 
     @contextmanager
-    def open(self, name: str) -> Iterator[FollowedRun]:
+    def open(self, name: str) -> Iterator[OpenRun]:
         """The run as it is now; nobody else reads on in it meanwhile."""
         path = self.path(name)
         with self._lock:
             if path not in self._open:
-                self._open[path] = FollowedRun(path), threading.Lock()
+                self._open[path] = OpenRun(path), threading.Lock()
             self._open.move_to_end(path)
             run, lock = self._open[path]
             while len(self._open) > MAX_OPEN:

@@ -237,10 +237,21 @@ async def test_a_name_that_an_answer_lacks_is_not_taken_for_a_missing_run(
         assert response.status == 500
 
 
-async def test_failures_are_grouped_by_what_they_say(client: aiohttp.ClientSession) -> None:
+async def test_failures_that_ended_alike_are_one_group_with_their_course_and_their_episodes(
+    client: aiohttp.ClientSession,
+) -> None:
     groups = (await get(client, "runs/guess-1/failures"))["groups"]
-    assert [(group["kind"], group["num"]) for group in groups][:1] == [("no success", 18)]
-    assert ("error_agent", 1) in [(group["kind"], group["num"]) for group in groups]
+    assert [(group["kind"], group["num"]) for group in groups] == [
+        ("no success", 18),
+        ("no success", 4),
+        ("error_agent", 1),
+    ]
+    assert groups[0]["name"] == {"last calls": "multiply", "last answer": "The answer is #."}
+    assert groups[0]["over"] == [3, 3, 3, 3, 3, 3]
+    for group in groups:
+        found = await get(client, "runs/guess-1/episodes", failure=group["id"])
+        assert found["found"] == sum(group["over"]) == group["num"]
+    await get(client, "runs/guess-1/episodes", 404, failure="train:none")
 
 
 async def test_why_gives_the_findings_of_the_command(

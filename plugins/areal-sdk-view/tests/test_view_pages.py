@@ -28,7 +28,7 @@ VIEWS = {
     "#run/guess-1/group/train-4?order=reward": "train-4.3",
     "#run/guess-1/tasks": "t-1",
     "#run/guess-1/task/t-1": "8 attempts",
-    "#run/guess-1/failures": "no success",
+    "#run/guess-1/failures": "last answer The answer is #.",
     "#run/guess-1/lanes": "trainer waits for episodes",
     "#run/guess-1/settings": "algorithm.name",
     "#run/guess-1/why": "No fault found",
@@ -161,6 +161,17 @@ async def test_a_copied_command_is_one_command_whatever_the_id_says(
     )
     words = shlex.split(await page.run("window.copied"))
     assert words[2:] == [str(runs / "guess-2"), "--episode", "x'; rm -rf ~ #"]
+    check(page, address)
+
+
+async def test_a_group_of_failures_leads_to_its_episodes_and_back(page: Page, address: str) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/failures")
+    await page.press("j")
+    await page.press("Enter")
+    await page.until("document.body.innerText.includes('18 of 25')")
+    await page.run("document.querySelector('.tools a .pill').click()")
+    await page.until("location.hash.startsWith('#run/guess-1/failures')")
+    await page.until("document.body.innerText.includes('3 groups that ended alike')")
     check(page, address)
 
 

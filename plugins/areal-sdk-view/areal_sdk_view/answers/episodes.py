@@ -8,7 +8,9 @@ from typing import Any
 import orjson
 
 from areal_sdk import ArealError
-from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
+from areal_sdk.records import EpisodeSummary, parse_condition
+from areal_sdk_view.answers.failures import members_of
+from areal_sdk_view.library import OpenRun
 
 MAX_ROWS = 500
 SEARCH_S = 0.4
@@ -29,8 +31,8 @@ def row_of(one: EpisodeSummary) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if name not in _HIDDEN}
 
 
-def select(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """`where`, `group`, `task`, `text`: what rows must be. `order`, `offset`, `limit`: which of them come.
+def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """`where`, `group`, `task`, `failure`, `text`: what rows must be. `order`, `offset`, `limit`: which of them come.
 
     A search by `text` reads whole episodes, newest first and for a moment: the answer says how many it has
     `scanned`, and the next request goes on there.
@@ -54,21 +56,24 @@ def select(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     return {**answer, "rows": [row_of(one) for one in found[offset : offset + limit]]}
 
 
-def _admitted(run: FollowedRun, query: Mapping[str, str]) -> Iterator[EpisodeSummary]:
+def _admitted(run: OpenRun, query: Mapping[str, str]) -> Iterator[EpisodeSummary]:
     """The episodes that the query leaves, newest first."""
     where, group, task = query.get("where"), query.get("group"), query.get("task")
+    failure = query.get("failure")
     condition = parse_condition(where) if where else None
+    members = members_of(run, failure) if failure else None
     for one in reversed(run.episodes):
         if (
             (not group or one.group == group)
             and (not task or one.task_id == task)
+            and (members is None or one.id in members)
             and (condition is None or condition(one))
         ):
             yield one
 
 
 def _search(
-    run: FollowedRun, among: list[EpisodeSummary], text: str, *, start: int, limit: int
+    run: OpenRun, among: list[EpisodeSummary], text: str, *, start: int, limit: int
 ) -> tuple[list[EpisodeSummary], int]:
     """The next episodes that hold `text`, and the number of those that were looked at so far."""
     needle = orjson.dumps(text)[1:-1].lower()

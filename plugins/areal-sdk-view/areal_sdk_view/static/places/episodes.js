@@ -12,7 +12,7 @@ const CHIPS = { "training": "split == train", "evaluations": "split != train", "
 const PAGE = 100;
 
 export async function episodes(root, { run, query }) {
-  const state = { where: query.get("where") ?? "", text: query.get("text") ?? "", order: query.get("order") ?? "newest", group: query.get("group") ?? "", task: query.get("task") ?? "" };
+  const state = { where: query.get("where") ?? "", text: query.get("text") ?? "", order: query.get("order") ?? "newest", group: query.get("group") ?? "", task: query.get("task") ?? "", failure: query.get("failure") ?? "" };
   let shown = [];
   let last = null;
   let isClosed = false;
@@ -73,9 +73,10 @@ export async function episodes(root, { run, query }) {
   replace(root,
     h("div", { class: "tools" }, isExported() ? null : where, text, h("label", {}, "order", h("select", { "aria-label": "Order", onchange: (event) => set({ order: event.target.value }) },
       Object.entries(ORDERS).map(([value, name]) => h("option", { value, selected: state.order === value }, name)))), told),
-    isExported() ? null : h("div", { class: "tools" }, h("button", { class: "chip", "data-where": "", onclick: () => set({ where: "", group: "", task: "" }) }, "all"),
+    isExported() ? null : h("div", { class: "tools" }, h("button", { class: "chip", "data-where": "", onclick: () => set({ where: "", group: "", task: "", failure: "" }) }, "all"),
       Object.entries(CHIPS).map(([name, condition]) => h("button", { class: "chip", "data-where": condition, onclick: () => set({ where: condition }) }, name)),
-      state.group ? h("span", { class: "pill" }, `group ${state.group}`) : null, state.task ? h("span", { class: "pill" }, `task ${state.task}`) : null),
+      state.group ? h("span", { class: "pill" }, `group ${state.group}`) : null, state.task ? h("span", { class: "pill" }, `task ${state.task}`) : null,
+      state.failure ? link(href(["run", run, "failures"], { split: state.failure.replace(/:[^:]*$/, "") }), h("span", { class: "pill" }, `failures that end alike ${state.failure}`)) : null),
     problem,
     h("div", { class: "panel scroll" }, h("table", {}, h("thead", {}, h("tr", {},
       ["reward", "advantage"].map((name) => h("th", { class: "num" }, name)), h("th", {}, "episode"), h("th", {}, "task"), h("th", { class: "num" }, "version"), h("th", {}, "fate"),
