@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 
@@ -29,9 +30,9 @@ COSTS = ("num_computed", "wall_s", "cpu_s")
 """Costs of a step, which may differ."""
 
 
-def descending(spec: TrainerSpec) -> RankTrainer:
+def descending(spec: TrainerSpec, ranks: Ranks | None = None) -> RankTrainer:
     """A trainer with plain gradient descent in place of AdamW, whose steps are as large."""
-    trainer = RankTrainer(changed(spec, learning_rate=0.3, trust_region=0.0))
+    trainer = RankTrainer(changed(spec, learning_rate=0.3, trust_region=0.0), ranks)
     for model, _ in _learners(trainer):
         optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
         if model is trainer.policy:

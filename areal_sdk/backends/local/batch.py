@@ -8,7 +8,7 @@ from areal_sdk.backends.local.scheduler import Work
 
 CPU_PADDING = 192
 """Number of padded positions that cost as much as one more attention call."""
-CUDA_PADDING = 1 << 20
+GPU_PADDING = 1 << 20
 """Number of padded positions that a call on a GPU may have, where launches cost time and padding does not."""
 
 
@@ -30,7 +30,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         if item.reaches_end:
             sampled.append(len(tokens) - 1)
     num_decoding = sum(item.is_decode for item in work)
-    padding_limit = -1 if pad_to else CUDA_PADDING if device.type == "cuda" else CPU_PADDING
+    padding_limit = -1 if pad_to else CPU_PADDING if device.type == "cpu" else GPU_PADDING
     attention: list[DecodeRun | PrefillSpan] = [
         *_decode_runs(work[:num_decoding], padding_limit, device=device),
         *_prefill_spans(work[num_decoding:], num_decoding, device=device),

@@ -27,7 +27,7 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_PREFILL_CHUNK = {"cpu": 256, "cuda": 4096}
+_CPU_PREFILL_CHUNK, _GPU_PREFILL_CHUNK = 256, 4096
 """Maximum number of prefilled tokens a step. More would not be faster and would delay decoding requests."""
 _DEFAULT_CPU_KV_BYTES = 4 * 1024**3
 
@@ -195,7 +195,7 @@ class EngineCore:
             kv,
             PrefixStore(budget_bytes),
             max_running=options.max_slots,
-            prefill_chunk=_PREFILL_CHUNK[self.device.type],
+            prefill_chunk=_CPU_PREFILL_CHUNK if self.device.type == "cpu" else _GPU_PREFILL_CHUNK,
             deterministic=options.deterministic,
         )
 

@@ -87,13 +87,13 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scaling: float
 ) -> tuple[Tensor, ...]:
     aten = torch.ops.aten
-    if q.is_cuda:
-        return tuple(
-            aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=scaling)
-        )
-    return tuple(
-        aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=scaling)
+    on_host = q.device.type == "cpu"
+    attention = (
+        aten._scaled_dot_product_flash_attention_for_cpu
+        if on_host
+        else aten._scaled_dot_product_flash_attention
     )
+    return tuple(attention(q, k, v, 0.0, is_causal, scale=scaling))
 
 
 def _backward(
@@ -108,7 +108,7 @@ def _backward(
     scaling: float,
 ) -> tuple[Tensor, ...]:
     aten = torch.ops.aten
-    if q.is_cuda:
+    if q.device.type != "cpu":
         no_dropout = torch.empty((), dtype=torch.uint64, device=q.device)
         rest: tuple[Any, ...] = (None, None, q.shape[2], k.shape[2], 0.0, is_causal)
         return tuple(

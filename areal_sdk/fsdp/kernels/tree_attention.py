@@ -239,7 +239,7 @@ def _seen_scores(
 def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
     """Scores in float32. If keys have large biases, bfloat16 would round off the differences
     between them."""
-    if q_KQD.is_cuda and q_KQD.dtype is not torch.float32:
+    if q_KQD.device.type != "cpu" and q_KQD.dtype is not torch.float32:
         return torch.bmm(q_KQD, k_KCD.transpose(1, 2), out_dtype=torch.float32).mul_(scaling)
     return torch.bmm(q_KQD.float() * scaling, k_KCD.float().transpose(1, 2))
 
