@@ -72,6 +72,7 @@ PACKAGES = (
         "areal-sdk-gymnasium",
         {"environment": ("gymnasium",), "dataset": ("frozen_lake_maps", "gymnasium")},
     ),
+    Package("areal-sdk-harbor", dict.fromkeys(("agent", "dataset", "command"), ("harbor",))),
     Package("areal-sdk-judge", {"reward": ("judge",), "command": ("judge",)}),
     Package(
         "areal-sdk-math",

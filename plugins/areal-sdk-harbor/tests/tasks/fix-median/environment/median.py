@@ -1,0 +1,3 @@
+def median(numbers):
+    ordered = sorted(numbers)
+    return ordered[len(ordered) // 2]

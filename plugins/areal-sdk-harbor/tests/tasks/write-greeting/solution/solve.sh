@@ -1,0 +1,2 @@
+#!/bin/bash
+echo "good morning, harbor" > /app/greeting.txt
