@@ -5,6 +5,7 @@ Every answer is JSON. Reading happens in threads, so that one slow run holds not
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from areal_sdk_view.answers import (
     episodes,
     events,
     failures,
+    held_out,
     lanes,
     overview,
     reading,
@@ -59,6 +61,7 @@ class Api:
         app.on_shutdown.append(self._end_streams)
         app.router.add_get("/api/runs", self._list)
         app.router.add_get("/api/compare", self._compare)
+        app.router.add_get("/api/compare/tasks", self._compare_tasks)
         app.router.add_get("/api/stream", self._stream)
         app.router.add_post("/api/view", self._view)
         app.router.add_get("/api/runs/{run}", self._about)
@@ -84,6 +87,23 @@ class Api:
 
         def read() -> Any:
             return comparing.compare({name: self._library.path(name) for name in names})
+
+        return await _guarded(lambda: asyncio.to_thread(read))
+
+    async def _compare_tasks(self, request: web.Request) -> web.Response:
+        """Each `run` with the `step` at its place, both as often as there are sides."""
+        names, steps = request.query.getall("run", []), request.query.getall("step", [])
+
+        def read() -> Any:
+            if not 2 <= len(names) <= comparing.MAX_RUNS:
+                raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_RUNS}")
+            sides = []
+            split = request.query.get("split", "")
+            for name, step in zip_longest(names, steps[: len(names)], fillvalue=held_out.LAST):
+                with self._library.open(name) as run:
+                    sides.append(held_out.evaluation_of(run, name, split=split, step=step))
+                split = sides[0].split
+            return held_out.compare_tasks(sides)
 
         return await _guarded(lambda: asyncio.to_thread(read))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from view_browser import Page, find_browser, opened_browser
-from view_runs import STEPS, TOKEN, add_failures, write_step
+from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
 
 from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
@@ -172,6 +172,31 @@ async def test_a_group_of_failures_leads_to_its_episodes_and_back(page: Page, ad
     await page.run("document.querySelector('.tools a .pill').click()")
     await page.until("location.hash.startsWith('#run/guess-1/failures')")
     await page.until("document.body.innerText.includes('3 groups that ended alike')")
+    check(page, address)
+
+
+async def test_held_out_tasks_of_two_runs_lead_to_both_episodes(
+    page: Page, address: str, runs: Path
+) -> None:
+    evaluate(runs / "guess-1", step=0, rewards={"a": [0, 0], "b": [1]})
+    evaluate(runs / "guess-1", step=6, rewards={"a": [1, 0], "b": [1]})
+    evaluate(runs / "guess-2", step=6, rewards={"a": [1, 1], "b": [0]})
+    await page.open(f"{address}/?token={TOKEN}#compare?run=guess-1&run=guess-2")
+    await page.run(
+        "[...document.querySelectorAll('a')].find((a) => a.innerText.startsWith('held-out tasks')).click()"
+    )
+    await page.until("document.body.innerText.includes('2 tasks with a verdict on every side')")
+    shown = await page.text()
+    assert "1 / 1 21 % to 100 %" in shown.replace("\t", " ")
+    choice = "document.querySelector('[aria-label=\"Evaluation of side 1\"]')"
+    await page.run(f"{choice}.value = '0'; {choice}.dispatchEvent(new Event('change'))")
+    await page.until(
+        "location.hash.includes('step=0') && document.body.innerText.includes('0 / 2')"
+    )
+    await page.press("j")
+    await page.press("Enter")
+    await page.until("document.body.innerText.includes('b at step 6: 0')")
+    assert "b at step 0: 1" in await page.text()
     check(page, address)
 
 

@@ -1,6 +1,6 @@
 """Run directories for the tests, written by the writers of a real run from numbers chosen here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from areal_sdk import Episode, Outcome, Task, Turn
@@ -74,6 +74,25 @@ def write_evaluation(run: RecordedRun, name: str, step: int, success: float) -> 
     interval = {"success_low": success - 0.1, "success_high": success + 0.1}
     measured = {"split": "eval", "step": step, "success": success, "tasks": 8, **interval}
     run.event("eval", {"name": name, **measured})
+
+
+def evaluate(
+    path: Path, *, step: int, rewards: Mapping[str, Sequence[float | None]], prefix: str = ""
+) -> None:
+    """An evaluation after `step`: the rewards of the attempts at each task. None: the agent raised."""
+    run = RecordedRun(path)
+    for name, of_task in rewards.items():
+        task = Task(f"{prefix}{name}", {"question": f"{name}?"})
+        for number, reward in enumerate(of_task):
+            said = {"role": "assistant", "content": f"{task.id} at step {step}: {reward}"}
+            asked = {"role": "user", "content": f"{name}?"}
+            turn = Turn((1,), (2,), (-0.5,), (step,), said, (asked,))
+            failed = Outcome.failed(ErrorKind.AGENT, "agent: ValueError (agent.py:3)")
+            outcome = failed if reward is None else Outcome.scored(reward)
+            run.measure(
+                Episode(f"step-{step}.{task.id}.{number}", task, (turn,), outcome), step=step
+            )
+    run.close()
 
 
 def make_episode(step: int, sibling: int, reward: float) -> Episode:

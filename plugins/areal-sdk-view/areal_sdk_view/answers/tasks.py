@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
+from areal_sdk_view.answers.held_out import LEARNT
 from areal_sdk_view.library import NotThereError
 
 WINDOWS = 12
@@ -47,6 +48,7 @@ def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     return {
         "splits": sorted({one.split for one in run.episodes}),
         "split": split,
+        "num_evaluations": len({one.measures for one in run.episodes if one.split not in LEARNT}),
         "counts": counts,
         "num": len(rows),
         "rows": rows[: MAX_TASKS // 2] + rows[MAX_TASKS // 2 :][-(MAX_TASKS // 2) :],

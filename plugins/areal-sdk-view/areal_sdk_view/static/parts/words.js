@@ -18,7 +18,7 @@ export const counted = (value, word) => `${count(value)} ${word}${value === 1 ? 
 
 export const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${number(value)}`);
 
-export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(value > 0.995 || value < 0.0995 ? 1 : 0)} %`);
+export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(value % 1 !== 0 && (value > 0.995 || value < 0.0995) ? 1 : 0)} %`);
 
 export function seconds(value) {
   if (value === null || value === undefined) return "–";

@@ -8,7 +8,7 @@ export function conversation(run, episode, quote) {
   let marked = null;
   const messages = episode.messages.map((message, at) => {
     const turn = episode.turns[message.turn];
-    const element = h("div", { class: `message ${message.role}`, id: `message-${at}` },
+    const element = h("div", { class: `message ${message.role}` },
       h("div", { class: "role" }, h("b", {}, message.role), message.name ? h("span", {}, message.name) : null, message.is_answer ? facts(turn, message.turn) : null),
       message.blocks.length ? message.blocks.map((block, n) => shown(run, episode, at, n, block, quote)) : h("div", { class: "block dim" }, "(nothing)"));
     if (quote && !marked && element.querySelector("mark")) marked = element;

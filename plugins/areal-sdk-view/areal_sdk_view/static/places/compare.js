@@ -5,12 +5,16 @@ import { AXES, axis, placeOf } from "../parts/axes.js";
 import { chart } from "../pictures/chart.js";
 import { series } from "../parts/colours.js";
 import { h, link, replace } from "../parts/dom.js";
+import { beside } from "./beside.js";
+import { evaluations } from "./evaluations.js";
 import { change, href, parse } from "../parts/route.js";
 import { number } from "../parts/words.js";
 
 const HEIGHT = 190;
+const PLACES = { tasks: evaluations, episodes: beside };
 
-export async function compare(root, parts, query) {
+export async function compare(root, [place], query) {
+  if (place in PLACES) return PLACES[place](root, query);
   const names = query.getAll("run");
   const [answer, ...events] = await Promise.all([get("compare", { run: names }), ...names.map((name) => ofRun(name, "events"))]);
   let charts = [];
@@ -28,7 +32,7 @@ export async function compare(root, parts, query) {
     const figures = [...new Set(names.flatMap((name) => Object.keys(answer.figures[name])))];
     const head = h("tr", {}, h("th", {}, ""), names.map((name, n) => h("th", {}, h("span", { class: "bar", style: { width: "12px", background: series(n) } }), link(href(["run", name]), name))));
     const table = (title, rows) => h("div", { class: "panel scroll" }, h("h2", {}, title), h("table", {}, h("thead", {}, head.cloneNode(true)), h("tbody", {}, rows)));
-    replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`)),
+    replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`), names.length > 1 ? link(href(["compare", "tasks"], { run: names }), "held-out tasks, side by side") : null),
       h("div", { class: "tools" }, choice("axis", AXES, "over"), choice("smooth", { 0: "none", 0.6: "some", 0.9: "much" }, "smoothing")),
       h("div", { class: "grid" }, charts.map((one) => h("div", { class: "panel" }, one))),
       h("div", { style: { height: "14px" } }),

@@ -46,7 +46,7 @@ export async function episode(root, { run, about, rest, query }) {
   };
 }
 
-function verdict(one) {
+export function verdict(one) {
   const { outcome } = one;
   if (outcome.reward === null) return h("span", { class: "pill bad" }, outcome.error ? `${outcome.error} error` : outcome.kind);
   const success = outcome.success === null ? "" : outcome.success ? ", success" : ", no success";

@@ -1,6 +1,6 @@
 // Tasks through training: which are learnt, flaky or lost, and every attempt at one of them by version.
 
-import { ofRun } from "../parts/api.js";
+import { isExported, ofRun } from "../parts/api.js";
 import { chart } from "../pictures/chart.js";
 import { colour, reward as rewardColour } from "../parts/colours.js";
 import { h, link, replace, s } from "../parts/dom.js";
@@ -27,7 +27,8 @@ export async function tasks(root, { run, query }) {
       h("label", {}, "split", h("select", { "aria-label": "Split", onchange: (event) => change({ split: event.target.value }) }, answer.splits.map((one) => h("option", { value: one, selected: one === answer.split }, one)))),
       h("button", { class: "chip", "aria-current": String(!became), onclick: () => change({ became: "" }) }, `all ${count(answer.num)}`),
       Object.entries(answer.counts).filter(([, num]) => num).map(([name, num]) => h("button", { class: "chip", title: MEANING[name], "aria-current": String(became === name), onclick: () => change({ became: name }) }, `${name} ${count(num)}`)),
-      answer.num > answer.rows.length ? h("span", { class: "dim" }, `the ${answer.rows.length} that changed most`) : null),
+      answer.num > answer.rows.length ? h("span", { class: "dim" }, `the ${answer.rows.length} that changed most`) : null,
+      isExported() || !answer.num_evaluations ? null : link(href(["compare", "tasks"], { run: [run, run], step: ["first", "last"] }), "the first evaluation against the last")),
     h("div", { class: "panel scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "task"), h("th", {}, "became"), ["attempts", "first third", "last third", "change"].map((name) => h("th", { class: "num" }, name)), h("th", {}, "reward through training"))), body)));
   return { keys: table.keys };
 }
