@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.types import Message
+from areal_sdk.types import Message, Tool
 from areal_sdk_otel.otlp import clean
 
 Part = dict[str, Any]
@@ -22,6 +22,14 @@ def as_json(messages: Iterable[Message], *, finish_reason: str | None = None) ->
     return orjson.dumps(told, default=str).decode()
 
 
+def tools_as_json(tools: Iterable[Tool] | None) -> str | None:
+    """The definitions of tools as one text: the conventions have the fields of a function beside its type."""
+    if not tools:
+        return None
+    told = [{"type": "function", **(tool.get("function") or tool)} for tool in tools]
+    return orjson.dumps(told, default=str).decode()
+
+
 def _parts(message: Message) -> Iterator[Part]:
     content = message.get("content")
     if message.get("role") == "tool":
@@ -31,7 +39,7 @@ def _parts(message: Message) -> Iterator[Part]:
     if thought := message.get("reasoning_content"):
         yield {"type": "reasoning", "content": _text(thought)}
     if content:
-        yield {"type": "text", "content": text_of(content)}
+        yield from _text_parts(content)
     for call in message.get("tool_calls") or ():
         function = call["function"]
         yield {
@@ -40,6 +48,18 @@ def _parts(message: Message) -> Iterator[Part]:
             "name": _text(function["name"]),
             "arguments": _text(function.get("arguments")),
         }
+
+
+def _text_parts(content: object) -> Iterator[Part]:
+    """Each text. Of a part without text, such as an image, the type alone leaves the run."""
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, dict) and "text" not in part:
+            yield {"type": _text(part.get("type"))}
+        else:
+            yield {
+                "type": "text",
+                "content": _text(part["text"] if isinstance(part, dict) else part),
+            }
 
 
 def text_of(content: object) -> str:

@@ -32,6 +32,7 @@ class Name(StrEnum):
     CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
     INPUT_MESSAGES = "gen_ai.input.messages"
     OUTPUT_MESSAGES = "gen_ai.output.messages"
+    TOOL_DEFINITIONS = "gen_ai.tool.definitions"
     TOOL = "gen_ai.tool.name"
     TOOL_TYPE = "gen_ai.tool.type"
     TOOL_CALL = "gen_ai.tool.call.id"

@@ -4,10 +4,10 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from areal_sdk import Episode, Turn
+from areal_sdk import Episode, Message, Turn
 from areal_sdk.types import OutcomeKind
 from areal_sdk_otel import otlp
-from areal_sdk_otel.messages import as_json, text_of
+from areal_sdk_otel.messages import as_json, text_of, tools_as_json
 from areal_sdk_otel.names import (
     EVALUATION_EVENT,
     FUNCTION,
@@ -29,6 +29,8 @@ class Teller:
     model: str
     content: bool
     """Whether texts leave the run: messages, arguments and results of tools."""
+    whole: bool = False
+    """Whether each call has its whole history and its tools, as the conventions ask. A live run sends what is new."""
 
     def tell(self, episode: Episode, *, split: str, dropped: str, now_ns: int) -> "Trace":
         """The trace of an episode that has just ended."""
@@ -38,8 +40,8 @@ class Teller:
         trace = Trace(start_ns=now_ns - length_ns, end_ns=now_ns)
         calls = [secrets.token_hex(8) for _ in turns]
         trace.spans.append(self._episode(episode, trace, split=split, dropped=dropped))
-        for index, turn in enumerate(turns):
-            trace.spans.append(self._call(index, turn, trace, calls[index], episode.id))
+        for index in range(len(turns)):
+            trace.spans.append(self._call(index, episode, trace, calls[index]))
             trace.spans.extend(self._tools(index, episode, trace))
         trace.events.extend(_verdict(episode, trace))
         for index, reward in enumerate(episode.outcome.turn_rewards[: len(turns)]):
@@ -87,12 +89,13 @@ class Teller:
             error=outcome.message[:MAX_MESSAGE] if failed else None,
         )
 
-    def _call(self, index: int, turn: Turn, trace: "Trace", id: str, episode: str) -> bytes:
+    def _call(self, index: int, episode: Episode, trace: "Trace", id: str) -> bytes:
+        turn = episode.turns[index]
         attributes: dict[str, otlp.Attribute] = {
             Name.OPERATION: Operation.CALL,
             Name.PROVIDER: PROVIDER,
             Name.MODEL: self.model,
-            Name.CONVERSATION: episode,
+            Name.CONVERSATION: episode.id,
             Name.TEMPERATURE: turn.temperature,
             Name.FINISH_REASONS: (turn.finish_reason.value,),
             Name.FIRST_CHUNK_S: turn.first_token_s or None,
@@ -106,7 +109,9 @@ class Teller:
             Name.EXCLUDED: turn.excluded,
         }
         if self.content:
-            attributes[Name.INPUT_MESSAGES] = as_json(turn.new_messages)
+            before, first = _history(episode, turn) if self.whole else ([], turn)
+            attributes[Name.INPUT_MESSAGES] = as_json([*before, *turn.new_messages])
+            attributes[Name.TOOL_DEFINITIONS] = tools_as_json(first.details.get("tools"))
             attributes[Name.OUTPUT_MESSAGES] = as_json(
                 [turn.message], finish_reason=turn.finish_reason.value
             )
@@ -177,6 +182,15 @@ class Trace:
             time_ns=time_ns,
             attributes=attributes,
         )
+
+
+def _history(episode: Episode, turn: Turn) -> tuple[list[Message], Turn]:
+    """The messages before those that the turn brought, and the turn with which its conversation began."""
+    before: list[Message] = []
+    while turn.parent is not None:
+        turn = episode.turns[turn.parent]
+        before = [*turn.new_messages, {"role": "assistant", **turn.message}, *before]
+    return before, turn
 
 
 def _answer(episode: Episode, index: int, id: object) -> tuple[Turn, str] | None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from areal_sdk import Message
 from areal_sdk_traces.book import Book, Place
-from areal_sdk_traces.conversation import JSON, Conversation
+from areal_sdk_traces.conversation import JSON, WEIGHT, Conversation
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.spans import Span
@@ -24,6 +24,7 @@ class RecordedCall:
     """The time, in any form that orders the calls of a trace."""
     prompt: list[Message]
     answer: Message
+    """An answer with the weight 0 is context."""
     place: Place
     tools: list[JSON] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -94,9 +95,10 @@ def conversations_of(
 
 
 def _add(graph: Graph, call: RecordedCall) -> None:
+    is_learnt = call.answer.get(WEIGHT) != 0
     graph.add(
-        call.prompt,
-        call.answer,
+        call.prompt if is_learnt else [*call.prompt, call.answer],
+        call.answer if is_learnt else None,
         places=[call.place],
         tools=call.tools,
         scores=call.scores,

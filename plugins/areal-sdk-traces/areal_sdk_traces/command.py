@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from areal_sdk_traces.readers import FORMATS
-from areal_sdk_traces.writers import OUTPUTS
+from areal_sdk_traces.writers import OUTPUTS, TARGETS
 
 if TYPE_CHECKING:
     from areal_sdk_traces.book import Book
-    from areal_sdk_traces.conversation import Conversation
+    from areal_sdk_traces.conversation import JSON, Conversation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 """A command's function."""
@@ -118,6 +118,32 @@ def run_traces(run: Path, where: str, **options: Any) -> None:
     _write(read_run(run, book, where=where), book, **options)
 
 
+@traces.command(name="export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The format.")
+@click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@click.option("--output", type=click.Path(path_type=Path), help="The file; default: stdout.")
+@click.option(
+    "--book",
+    "book_file",
+    type=click.Path(path_type=Path),
+    help="Write the reason for each part that was left out, as JSON lines.",
+)
+def export_traces(
+    run: Path, target: str, where: str, output: Path | None, book_file: Path | None
+) -> None:
+    """Write the episodes of a run for other tools, one JSON value a line.
+
+    atif and verifiers also have the exact tokens that the run's own engine sampled, with their logprobs. Nothing is
+    masked, since a masked text would have other tokens.
+    """
+    from areal_sdk_traces.book import Book
+    from areal_sdk_traces.exporters import export_run
+
+    book = Book()
+    _put(export_run(run, target, book, where=where), book, output, book_file)
+
+
 def _write(
     found: "Iterable[Conversation]",
     book: "Book",
@@ -131,16 +157,20 @@ def _write(
     tags: tuple[str, ...],
     users: tuple[str, ...],
 ) -> None:
-    import orjson
-
     from areal_sdk_traces.choice import Choice, chosen
     from areal_sdk_traces.masking import load_mask
     from areal_sdk_traces.writers import writer_of
 
     choice = Choice(min_score, score_name, tags, users)
     kept = chosen(found, book, choice=choice, mask=load_mask(mask))
+    _put(writer_of(output_format)(kept, book), book, output, book_file)
+
+
+def _put(rows: "Iterable[JSON]", book: "Book", output: Path | None, book_file: Path | None) -> None:
+    import orjson
+
     # A list, so that a fault of a reader or a masker leaves no half-written file.
-    lines = [orjson.dumps(row) + b"\n" for row in writer_of(output_format)(kept, book)]
+    lines = [orjson.dumps(row) + b"\n" for row in rows]
     book.close()
     if output is None:
         sys.stdout.buffer.write(b"".join(lines))
@@ -159,11 +189,11 @@ def _write(
 
 def _report(book: "Book", *, num_written: int, named: Path | None) -> None:
     """The summary, on stderr: rows may go to stdout."""
-    click.echo(
-        f"{book.num_rows} rows, {book.num_conversations} conversations, {num_written} rows written; "
-        f"{book.num_masked} texts masked",
-        err=True,
-    )
+    told = [f"{book.num_rows} rows", f"{num_written} rows written"]
+    if book.num_conversations:
+        told.insert(1, f"{book.num_conversations} conversations")
+        told.append(f"{book.num_masked} texts masked")
+    click.echo(", ".join(told), err=True)
     for fate, count in sorted(book.counts().items()):
         click.echo(f"  {fate}: {count}", err=True)
     shown = [] if named else book.entries[:_MOST_REASONS]

@@ -39,6 +39,10 @@ class Link:
     num_shared: int = 0
     """Messages at the beginning that the parent has too."""
 
+    def to_json(self) -> JSON:
+        shared = self.num_shared
+        return {"parent": self.parent, "relation": self.relation, "num_shared": shared}
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -57,6 +61,8 @@ class Conversation:
     """The rows that it was read from."""
     trace: str = ""
     """Id of the trace or session in the source."""
+    turns: tuple[int | None, ...] = ()
+    """The turn that gave each message, in an episode of a run. Empty for conversations of other tools."""
 
     @property
     def score(self) -> float | None:
@@ -85,7 +91,6 @@ class Conversation:
         return hashlib.blake2b(canonical([said, list(self.tools)]), digest_size=16).hexdigest()
 
     def to_json(self) -> JSON:
-        link = self.link
         return {
             "id": self.id,
             "messages": list(self.messages),
@@ -95,9 +100,7 @@ class Conversation:
             "user": self.user,
             "tags": list(self.tags),
             "model": self.model,
-            "tree": None
-            if link is None
-            else {"parent": link.parent, "relation": link.relation, "num_shared": link.num_shared},
+            "tree": self.link and self.link.to_json(),
             "provenance": {
                 "format": self.format,
                 "trace": self.trace,

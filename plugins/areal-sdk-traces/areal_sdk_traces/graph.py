@@ -28,6 +28,7 @@ class _Node:
     tools: tuple[JSON, ...] = ()
     model: str = ""
     agent: str = ""
+    turn: int | None = None
     children: int = 0
 
 
@@ -63,6 +64,7 @@ class Graph:
         scores: Mapping[str, float] | None = None,
         model: str = "",
         agent: str = "",
+        turn: int | None = None,
     ) -> None:
         """A call: its prompt and what the model answered. A transcript gives its messages one by one."""
         at: int | None = None
@@ -82,7 +84,7 @@ class Graph:
             node.message, node.is_sampled = answer, True
         node.places += places
         node.scores |= scores or {}
-        node.tools, node.model, node.agent = tuple(tools), model, agent
+        node.tools, node.model, node.agent, node.turn = tuple(tools), model, agent, turn
 
     def add_transcript(
         self, said: Iterable[tuple[Message, Place]], *, tools: Sequence[JSON] = (), model: str = ""
@@ -172,6 +174,7 @@ class Graph:
             format=origin.format,
             places=tuple(dict.fromkeys(places)),
             trace=origin.trace,
+            turns=tuple(node.turn for node in nodes),
         )
 
     def _link(

@@ -30,7 +30,7 @@ def call_of(call_id: str, name: str, arguments: object) -> JSON:
 
 
 def result_of(call_id: str, content: object, lost: Lost) -> Message:
-    return {"role": "tool", "tool_call_id": call_id, "content": _content(content, lost)}
+    return {"role": "tool", "tool_call_id": call_id, "content": content_text(content, lost)}
 
 
 def answer_of(content: str, calls: Iterable[JSON] = (), thoughts: str = "") -> Message:
@@ -93,7 +93,7 @@ def read_message(given: object, lost: Lost, *, role: str = "") -> list[Message]:
         blocks = value["content"]
         if any(isinstance(one, Mapping) and one.get("type") in _BLOCKS for one in blocks):
             return _from_blocks(said, blocks, lost, _calls(value))
-    content = _content(value.get("content"), lost)
+    content = content_text(value.get("content"), lost)
     if said != "assistant":
         if value.get("content") is None:
             raise BadRowError(f"the {said}'s message has no content")
@@ -132,7 +132,7 @@ def _call(call: JSON) -> JSON:
     return call_of(word(call, "id", "tool_call_id") or name, name, arguments)
 
 
-def _content(value: object, lost: Lost) -> str:
+def content_text(value: object, lost: Lost) -> str:
     """The text of a content. Parts without text are lost, and told."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -173,7 +173,7 @@ def _from_blocks(role: str, blocks: list[Any], lost: Lost, calls: list[JSON]) ->
         elif kind == "thinking":
             thoughts.append(text(block.get("thinking"), "a thought"))
         else:
-            texts.append(_content([block], lost))
+            texts.append(content_text([block], lost))
     content = "\n".join(one for one in texts if one)
     if role == "assistant":
         return [answer_of(content, calls, "\n".join(thoughts))]

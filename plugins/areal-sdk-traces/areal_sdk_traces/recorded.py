@@ -3,16 +3,25 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from areal_sdk import Episode, FinishReason, Message
+from areal_sdk import Episode, FinishReason, Message, Turn
 from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
 from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.conversation import WEIGHT, Conversation, finite
 from areal_sdk_traces.graph import Graph, Origin
+from areal_sdk_traces.messages import Lost, content_text
 from areal_sdk_traces.shapes import mapping, words
 
 
 def read_run(path: Path, book: Book, *, where: str = "") -> Iterator[Conversation]:
     """The conversations of the run's episodes, oldest first."""
+    for episode, summary, place in read_episodes(path, book, where=where):
+        yield from episode_conversations(episode, place, book, summary)
+
+
+def read_episodes(
+    path: Path, book: Book, *, where: str = ""
+) -> Iterator[tuple[Episode, EpisodeSummary, Place]]:
+    """The run's episodes that meet the condition, oldest first."""
     condition = parse_condition(where) if where else None
     run = FollowedRun(path)
     run.refresh()
@@ -22,7 +31,7 @@ def read_run(path: Path, book: Book, *, where: str = "") -> Iterator[Conversatio
         if condition is not None and not condition(summary):
             book.write(place, Fate.FILTERED, f"not {where}")
             continue
-        yield from episode_conversations(run.record(summary).episode, place, book, summary)
+        yield run.record(summary).episode, summary, place
 
 
 def episode_conversations(
@@ -30,27 +39,25 @@ def episode_conversations(
 ) -> Iterator[Conversation]:
     """One conversation a branch of the episode. An answer that was cut off is context."""
     graph = Graph(book)
-    paths: list[list[Message]] = []
+    lost = book.losing(place)
     tags: list[str] = []
-    for turn in episode.turns:
-        before = [] if turn.parent is None else paths[turn.parent]
-        prompt = [*before, *turn.new_messages]
-        answer = {"role": "assistant", **turn.message}
+    for index, turn in enumerate(episode.turns):
+        *prompt, answer = (_in_text(message, lost) for message in path_to(episode, index))
         if turn.finish_reason is not FinishReason.STOP:
             answer[WEIGHT] = 0
             book.write(place, Fate.PART_LOST, "an answer that was cut off is context")
-        paths.append([*prompt, answer])
         request = mapping(turn.details.get("request") or {}, "the request")
         tags += words(request.get("metadata"))
         tools = turn.details.get("tools") or ()
         model = str(request.get("model") or "")
         is_learnt = WEIGHT not in answer
         graph.add(
-            prompt if is_learnt else paths[-1],
+            prompt if is_learnt else [*prompt, answer],
             answer if is_learnt else None,
             places=[place],
             tools=tools,
             model=model,
+            turn=index,
         )
     if not episode.turns:
         book.write(place, Fate.DAMAGED, f"no turns: {episode.outcome.message or 'no answer'}")
@@ -67,3 +74,24 @@ def episode_conversations(
             scores=scores,
         )
     )
+
+
+def path_to(episode: Episode, turn: int) -> list[Message]:
+    """The messages of a turn's branch as they were recorded, from the first to the turn's answer."""
+    chain: list[Turn] = []
+    index: int | None = turn
+    while index is not None:
+        chain.append(episode.turns[index])
+        index = chain[-1].parent
+    return [
+        message
+        for one in reversed(chain)
+        for message in (*one.new_messages, {"role": "assistant", **one.message})
+    ]
+
+
+def _in_text(message: Message, lost: Lost) -> Message:
+    """The message with its text alone. `serve --upstream` keeps images too."""
+    if not isinstance(message.get("content"), list):
+        return message
+    return {**message, "content": content_text(message["content"], lost)}

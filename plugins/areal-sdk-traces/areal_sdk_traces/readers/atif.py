@@ -50,9 +50,10 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
         tags=words(extra.get("tags")),
         scores={} if reward is None else {"reward": reward},
     )
+    link = Link(parent, Relation.SUBAGENT) if parent else _link(extra.get("tree"))
     found = graph.conversations(origin)
     for one in found:
-        yield replace(one, link=Link(parent, Relation.SUBAGENT)) if parent else one
+        yield replace(one, link=link or one.link)
     for index, inner in enumerate(
         rows_of(value.get("subagent_trajectories") or [], "the subagents")
     ):
@@ -63,6 +64,17 @@ def _trajectory(value: JSON, place: Place, book: Book, parent: str = "") -> Iter
             yield from _trajectory(inside, part, book, parent=found[0].id if found else "")
 
 
+def _link(tree: object) -> Link | None:
+    """The place in the tree of an episode, which our own exporter writes."""
+    if tree is None:
+        return None
+    given = mapping(tree, "the tree")
+    num_shared = given.get("num_shared")
+    if given.get("relation") not in [*Relation] or not isinstance(num_shared, int):
+        raise BadRowError(f"the tree is {given}")
+    return Link(text(given.get("parent"), "the parent"), Relation(given["relation"]), num_shared)
+
+
 def _step(step: JSON, lost: Lost) -> list[Message]:
     source = text(step.get("source"), "the source")
     if "message" not in step:
@@ -71,8 +83,12 @@ def _step(step: JSON, lost: Lost) -> list[Message]:
     results = [
         mapping(one, "a result") for one in rows_of(observed.get("results") or [], "the results")
     ]
-    if source in _ROLES:
-        said = read_message({"role": _ROLES[source], "content": step["message"]}, lost)
+    extra = mapping(step.get("extra") or {}, "extra")
+    if source == "system" and results and not step["message"]:
+        said = []  # results that belong to no step of the agent
+    elif source in _ROLES:
+        role = word(extra, "role") or _ROLES[source]
+        said = read_message({"role": role, "content": step["message"]}, lost)
     elif source == "agent":
         said = [_answer(step, lost)]
     else:
@@ -80,8 +96,9 @@ def _step(step: JSON, lost: Lost) -> list[Message]:
     for result in results:
         if result.get("subagent_trajectory_ref") and result.get("content") is None:
             result = {**result, "content": ""}
-        if word(result, "source_call_id"):
-            said.append(result_of(result["source_call_id"], result.get("content"), lost))
+        beside = mapping(result.get("extra") or {}, "extra")
+        if call_id := word(result, "source_call_id") or word(beside, "tool_call_id"):
+            said.append(result_of(call_id, result.get("content"), lost))
         else:  # an action outside the calling of tools; its result is what the agent reads next
             said += read_message({"role": "user", "content": result.get("content") or ""}, lost)
     return said
@@ -92,10 +109,14 @@ def _answer(step: JSON, lost: Lost) -> Message:
     calls = []
     for given in rows_of(step.get("tool_calls") or [], "the tool_calls"):
         call = mapping(given, "a tool call")
+        beside = mapping(call.get("extra") or {}, "extra")
         arguments = mapping(call.get("arguments"), "the arguments")
+        arguments = beside.get("arguments", arguments)
         name = text(call.get("function_name"), "the function_name")
         calls.append(call_of(text(call.get("tool_call_id"), "the tool_call_id"), name, arguments))
     message = answer_of(message["content"] or "", calls, word(step, "reasoning_content"))
-    if step.get("is_copied_context") or step.get("llm_call_count") == 0:
+    finished = word(mapping(step.get("extra") or {}, "extra"), "finish_reason")
+    is_cut_off = finished in ("length", "abort")
+    if step.get("is_copied_context") or step.get("llm_call_count") == 0 or is_cut_off:
         message[WEIGHT] = 0
     return message

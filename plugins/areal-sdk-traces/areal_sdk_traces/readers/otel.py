@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
-from areal_sdk_traces.conversation import JSON, Conversation, finite
+from areal_sdk_traces.conversation import JSON, WEIGHT, Conversation, finite
 from areal_sdk_traces.messages import (
     Lost,
     answer_of,
@@ -87,9 +87,13 @@ def _read(
     lost = book.losing(span.place)
     attributes = {**details.get(span.id, {}), **kept}
     prompt, answer = _messages(span, attributes, lost)
+    finished = kept.get("gen_ai.response.finish_reasons") or ()
+    if "length" in finished or "abort" in finished:
+        answer = {**answer, WEIGHT: 0}
+    turn = kept.get("areal_sdk.turn")
     return RecordedCall(
         name,
-        span.began,
+        float(turn) if isinstance(turn, int) else span.began,
         prompt,
         answer,
         span.place,
@@ -171,7 +175,9 @@ def _score(span: Span, extra: Extra, book: Book) -> None:
         if event["name"] != _EVALUATION:
             continue
         value = finite(event["attributes"].get("gen_ai.evaluation.score.value"))
-        if value is None:
+        if "areal_sdk.turn" in event["attributes"]:
+            book.write(span.place, Fate.PART_LOST, "the score of a single call")
+        elif value is None:
             book.write(span.place, Fate.PART_LOST, "an evaluation without a score")
         else:
             extra.scores[name_in(event["attributes"], "gen_ai.evaluation.name")] = value

@@ -36,6 +36,9 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
     lost = book.losing(row.place)
     graph = Graph(book)
     paths: list[list[JSON]] = []
+    tools: list[list[JSON]] = []
+    """The tools of each node: those of its root."""
+    cut_off = _cut_off(trace)
     for index, given in enumerate(nodes):
         node = mapping(given, f"node {index}")
         parent = node.get("parent")
@@ -47,10 +50,13 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
         except BadRowError as exc:
             raise BadRowError(f"node {index}: {exc}") from None
         paths.append([*before, *said])
-        tools = read_tools(trace.get("tools") or node.get("tools"))
-        answer = said[-1] if node.get("sampled") is True else None
+        above = [] if parent is None else tools[parent]
+        tools.append(read_tools(node.get("tools")) or above)
+        told = tools[-1] or read_tools(trace.get("tools"))
+        is_answer = node.get("sampled") is True and index not in cut_off
+        answer = said[-1] if is_answer else None
         prompt = paths[-1][:-1] if answer is not None else paths[-1]
-        graph.add(prompt, answer, places=[row.place], tools=tools)
+        graph.add(prompt, answer, places=[row.place], tools=told)
     task = mapping(trace.get("task") or {}, "the task")
     name = name_in(trace, "id")
     scores, total = dict[str, float](), []
@@ -69,6 +75,16 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
             scores=scores,
         )
     )
+
+
+def _cut_off(trace: JSON) -> set[object]:
+    """The nodes whose answers have no end."""
+    calls = [mapping(one, "a call") for one in rows_of(trace.get("calls") or [], "the calls")]
+    return {
+        call.get("node")
+        for call in calls
+        if call.get("finish_reason") == "length" or call.get("error") is not None
+    }
 
 
 def _completion(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:

@@ -1,4 +1,4 @@
-"""Outputs: the neutral record, rows for `sft`, `dpo` and `train`, and trajectories for other tools."""
+"""Outputs: the neutral record, and rows for `sft`, `dpo` and `train`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -10,9 +10,12 @@ from areal_sdk_traces.conversation import Conversation
 Writer = Callable[[Iterable[Conversation], Book], Iterator[dict[str, Any]]]
 
 OUTPUTS = {
-    name: f"areal_sdk_traces.writers.{module}:{name}"
-    for name, module in (*((name, "rows") for name in ("conversations", "sft", "dpo", "tasks")),)
+    name: f"areal_sdk_traces.writers.rows:{name}"
+    for name in ("conversations", "sft", "dpo", "tasks")
 }
+
+TARGETS = ("atif", "verifiers", "otel")
+"""The formats of `traces export`: the modules of `areal_sdk_traces.exporters`."""
 
 
 def writer_of(name: str) -> Writer:
