@@ -35,6 +35,20 @@ class EngineInfo:
     """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
     extended by it."""
 
+    def check_tokens(self, request: "GenerateRequest") -> None:
+        """Raise EngineError for a request without tokens, or with some that the model does not have."""
+        if not request.tokens:
+            raise EngineError("the prompt is empty: send at least one token")
+        if request.max_new_tokens < 1:
+            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+        biased = request.sampling.logit_bias
+        for name, tokens in (("the prompt", request.tokens), ("logit_bias", biased)):
+            if bad := [token for token in tokens if not 0 <= token < self.vocab_size]:
+                raise EngineError(
+                    f"{name} holds token {bad[0]}, the model has {self.vocab_size}: "
+                    "is this another model's tokenizer?"
+                )
+
 
 def _number(default: float, least: float, most: float) -> Any:
     """A number that clients may set, under its own name, from `least` to `most`."""

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from areal_sdk.cli.main import OnceCommand, key_option
+from areal_sdk.cli.main import (
+    OnceCommand,
+    key_option,
+    player_options,
+    setting_options,
+    task_options,
+)
 
 
 @click.command(name="eval", cls=OnceCommand)
@@ -19,12 +25,7 @@ from areal_sdk.cli.main import OnceCommand, key_option
     callback=key_option,
     help="API key for --base-url, better given as OPENAI_API_KEY.",
 )
-@click.option(
-    "--tasks",
-    help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
-)
-@click.option("--question-field", help='What the file calls task.data["question"].')
-@click.option("--answer-field", help='What the file calls task.data["answer"].')
+@task_options
 @click.option("--split", default="eval", show_default=True, help="The split of the tasks.")
 @click.option(
     "--reward",
@@ -32,15 +33,7 @@ from areal_sdk.cli.main import OnceCommand, key_option
     multiple=True,
     help="A reward's name, or NAME=WEIGHT; not with --base-url.",
 )
-@click.option("--env", help="Play this environment instead of an agent.")
-@click.option("--command", help='Play with this command, in any language: "node agent.js".')
-@click.option(
-    "--sandbox",
-    is_flag=True,
-    default=None,
-    help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
-)
-@click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@player_options
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--samples", type=int, help="Attempts at each task (for pass@k).")
 @click.option(
@@ -54,14 +47,7 @@ from areal_sdk.cli.main import OnceCommand, key_option
 @click.option(
     "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."
 )
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting; wins over the file.",
-)
+@setting_options
 @click.option("--record", is_flag=True, help="Keep the episodes in a run directory, for `inspect`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(

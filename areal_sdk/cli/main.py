@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -87,6 +89,46 @@ class OnceCommand(click.Command):
 
 def _may_repeat(option: click.Option) -> bool:
     return option.multiple or option.is_flag
+
+
+def options_together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Options that several commands take, in the order of the help."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+setting_options = options_together(
+    click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings."
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="Set one setting; wins over the file.",
+    ),
+)
+task_options = options_together(
+    click.option(
+        "--tasks",
+        help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
+    ),
+    click.option("--question-field", help='What the file calls task.data["question"].'),
+    click.option("--answer-field", help='What the file calls task.data["answer"].'),
+)
+player_options = options_together(
+    click.option("--env", help="Play this environment instead of an agent."),
+    click.option("--command", help='Play with this command, in any language: "node agent.js".'),
+    click.option(
+        "--sandbox",
+        is_flag=True,
+        default=None,
+        help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
+    ),
+    click.option(
+        "--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers."
+    ),
+)
 
 
 class CommandGroup(click.Group):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from areal_sdk.cli.main import setting_options
 from areal_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     help="Tokens at once; default: trainer.tokens_per_microbatch.",
 )
 @click.option("--memory", default=80.0, show_default=True, help="Of each GPU, in GB.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting.")
+@setting_options
 @click.option("--json", "as_json", is_flag=True)
 def check_memory(
     model: str,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from areal_sdk.cli.main import OnceCommand, key_option
+from areal_sdk.cli.main import OnceCommand, key_option, setting_options
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
@@ -41,14 +41,7 @@ DEFAULT_PORT = 8000
 @click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
 @click.option("--steps", type=int, help="With --learn: end after this many optimiser steps.")
 @click.option("--resume", metavar="RUN", help="Continue this run, and learn.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting; wins over the file.",
-)
+@setting_options
 def serve(
     file: Path | None,
     settings: tuple[str, ...],

@@ -6,42 +6,22 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from areal_sdk.cli.main import OnceCommand
+from areal_sdk.cli.main import OnceCommand, player_options, setting_options, task_options
 
 
 @click.command(cls=OnceCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
-@click.option(
-    "--tasks",
-    help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
-)
-@click.option("--question-field", help='What the file calls task.data["question"].')
-@click.option("--answer-field", help='What the file calls task.data["answer"].')
+@task_options
 @click.option("--eval-tasks", help="The same, for the held-out splits.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--observer", "observers", multiple=True, help="An observer's name: a tracker.")
-@click.option("--env", help="Play this environment instead of an agent.")
-@click.option("--command", help='Play with this command, in any language: "node agent.js".')
-@click.option(
-    "--sandbox",
-    is_flag=True,
-    default=None,
-    help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
-)
-@click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@player_options
 @click.option("--launcher", help="Where processes run: `local`, `torchrun`, `ray`, or a plugin's.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps to take.")
 @click.option("--seed", type=int, help="Seed of sampling and of the order of tasks.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting; wins over the file.",
-)
+@setting_options
 @click.option("--init-from", help="Start from the best or last weights of this run.")
 @click.option("--resume", metavar="RUN", help="Continue this run: a directory, or a mirror.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the settings, do nothing.")
@@ -67,7 +47,7 @@ def train(
     """
     import orjson
 
-    from areal_sdk.cli.records.report import print_settings, print_summary
+    from areal_sdk.cli.records.report import print_plan, print_settings, print_summary
     from areal_sdk.config import load_config
     from areal_sdk.loop import check, check_resume, resume_training, train_config
 
@@ -86,11 +66,7 @@ def train(
             given["observers"] = observers
         config = load_config(file=file, settings=settings, overrides=given)
         if dry_run:
-            print_settings(check(config))
-            click.echo(
-                "ok: settings, plugins, model, agent and tasks were found; nothing was started or played",
-                err=True,
-            )
+            print_plan(check(config))
             return
         summary = train_config(config, quiet=as_json)
     if as_json:

@@ -54,18 +54,9 @@ class Requester:
 def check(request: GenerateRequest, info: EngineInfo, *, deterministic: bool) -> None:
     """Refuse a request that the worker of such an engine could not serve, and name the cure."""
     sampling = request.sampling
-    if not request.tokens:
-        raise EngineError("the prompt is empty: send at least one token")
     if len(request.tokens) >= info.max_context:
         raise ContextOverflowError(prompt_tokens=len(request.tokens), max_context=info.max_context)
-    for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
-        if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
-            raise EngineError(
-                f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
-                "is this another model's tokenizer?"
-            )
-    if request.max_new_tokens < 1:
-        raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+    info.check_tokens(request)
     is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
     if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
         raise EngineError(

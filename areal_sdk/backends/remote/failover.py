@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from areal_sdk.backends.remote.client import Delta
 from areal_sdk.engine import EngineInfo, GenerateRequest
-from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.errors import ContextOverflowError
 from areal_sdk.types import FinishReason
 
 Decode = Callable[[list[int]], str]
@@ -93,17 +93,5 @@ def fitted(request: GenerateRequest, info: EngineInfo, *, reserved_tokens: int) 
         raise ContextOverflowError(
             prompt_tokens=len(request.tokens), max_context=info.max_context - reserved_tokens
         )
-    if not request.tokens:
-        raise EngineError("the prompt is empty: send at least one token")
-    if request.max_new_tokens < 1:
-        raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-    for name, tokens in (
-        ("the prompt", request.tokens),
-        ("logit_bias", request.sampling.logit_bias),
-    ):
-        if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
-            raise EngineError(
-                f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
-                "is this another model's tokenizer?"
-            )
+    info.check_tokens(request)
     return replace(request, max_new_tokens=min(request.max_new_tokens, room))

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from areal_sdk.cli.main import options_together, setting_options
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
     from areal_sdk.loop.learning.state import RunSummary
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHARED = (
     click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`."),
@@ -28,14 +28,7 @@ _SHARED = (
     click.option(
         "--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too."
     ),
-    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="SECTION.KEY=VALUE",
-        help="One setting of the file.",
-    ),
+    setting_options,
     click.option(
         "--dry-run", is_flag=True, help="Check everything, print the settings, do nothing."
     ),
@@ -57,15 +50,9 @@ _KEYS = {
 }
 
 
-def finetuning_options(*, resumes: bool = True) -> Callable[[Command], Command]:
+def finetuning_options(*, resumes: bool = True) -> Callable[[Any], Any]:
     """The options that all fine-tuning commands take."""
-
-    def add(command: Command) -> Command:
-        for option in reversed((*_SHARED, _RESUME) if resumes else _SHARED):
-            command = option(command)
-        return command
-
-    return add
+    return options_together(*_SHARED, *((_RESUME,) if resumes else ()))
 
 
 def find_config(
@@ -105,8 +92,9 @@ def begin_or_resume(
     **flags: Any,
 ) -> None:
     """Run `sft`, `dpo` or `reward-model`."""
+    from areal_sdk.cli.records.report import print_plan
     from areal_sdk.cli.train import limits_of_resumed, refuse_beside_resume
-    from areal_sdk.finetune import finetune, resume_finetuning
+    from areal_sdk.finetune import check, finetune, resume_finetuning
 
     if resume is not None:
         refuse_beside_resume("--steps", "--set", "--json")
@@ -126,21 +114,9 @@ def begin_or_resume(
         flags=flags,
     )
     if dry_run:
-        show_plan(config)
+        print_plan(check(config))
     else:
         print_finetuning(finetune(config, quiet=as_json), as_json=as_json)
-
-
-def show_plan(config: "Config") -> None:
-    """`--dry-run`: the settings as the run would have them."""
-    from areal_sdk.cli.records.report import print_settings
-    from areal_sdk.finetune import check
-
-    print_settings(check(config))
-    click.echo(
-        "ok: settings, plugins, model, agent and tasks were found; nothing was started or played",
-        err=True,
-    )
 
 
 def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:

@@ -26,6 +26,13 @@ def print_settings(config: "Config") -> None:
     click.echo(tomli_w.dumps(values).rstrip())
 
 
+def print_plan(config: "Config") -> None:
+    """`--dry-run`: the settings as the run would have them."""
+    print_settings(config)
+    found = "settings, plugins, model, agent and tasks were found"
+    click.echo(f"ok: {found}; nothing was started or played", err=True)
+
+
 def print_summary(summary: "RunSummary") -> None:
     """Print the figures before and after training, the place of the run, and the way to go on."""
     from areal_sdk.telemetry.live.terminal import clock, counted
