@@ -36,8 +36,7 @@ class ModelShape:
     keeps_scores: bool = False
     """Whether some layers have a window, or a cap on their scores. Their attention keeps scores for a while."""
     mixture: Mixture | None = None
-    """The experts of every layer. A model that keeps some layers dense takes less than is computed
-    here."""
+    """The experts of every layer. A model that keeps some layers dense takes less than is computed here."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":

@@ -102,8 +102,7 @@ class IdleGroups(StrEnum):
     EQUAL_REWARDS = "equal_rewards"
     """All siblings got the same reward."""
     EQUAL_EPISODES = "equal_episodes"
-    """All siblings got the same reward in equally many turns: with a discount, being quicker
-    teaches something."""
+    """All siblings got the same reward in equally many turns: with a discount, being quicker teaches something."""
     NONE = "none"
     """Every group may teach: siblings are not all that an episode is compared with."""
 
@@ -136,10 +135,9 @@ class Demonstration:
 class Trainer(ABC):
     """Turns groups of trajectories into new weights.
 
-    A plugin registers a subclass, or a function, that is called as `make(setup, **options)`: `setup` is
-    a `TrainerSetup`; `options` come from `[trainer.NAME]`. Making a trainer must be cheap, since `--dry-run`
-    makes one too. It raises `ConfigError` for a model or a setting that the trainer cannot use. `start`
-    loads the model.
+    A plugin registers a subclass, or a function, that is called as `make(setup, **options)`: `setup` is a
+    `TrainerSetup`; `options` come from `[trainer.NAME]`. Making a trainer must be cheap, since `--dry-run` makes one
+    too. It raises `ConfigError` for a model or a setting that the trainer cannot use. `start` loads the model.
 
     Contract:
 

@@ -1,7 +1,6 @@
 """Starts an engine again when it dies, and gives up when it dies too often.
 
-Requests, weight updates and handovers of memory wait while the engine is away, and return when the engine
-is back.
+Requests, weight updates and handovers of memory wait while the engine is away, and return when the engine is back.
 """
 
 import asyncio
@@ -171,8 +170,7 @@ class SupervisedEngine(InferenceEngine):
                 await chunks.aclose()  # closing a stream early frees its slot
 
     async def _until_up(self) -> None:
-        """Wait until the engine is up. The caller has a deadline: of a request, or of a weight
-        update."""
+        """Wait until the engine is up. The caller has a deadline: of a request, or of a weight update."""
         while not self.is_alive:
             await asyncio.sleep(0)  # let `watch` notice
             await self._back.wait()

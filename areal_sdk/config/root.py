@@ -58,8 +58,7 @@ class Config(Section):
     plugins: tuple[str, ...] = ()
     """Python files to load as plugins, in addition to installed plugins."""
     init_from: str | None = None
-    """A run, finished or not, whose best (or last) weights to start from. Or one checkpoint of a
-    run."""
+    """A run, finished or not, whose best (or last) weights to start from. Or one checkpoint of a run."""
     run: RunSection = RunSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
@@ -140,8 +139,7 @@ class Config(Section):
 
 
 def _may_be_file(source: str) -> bool:
-    """Whether a source may be a file or the id of a dataset on the hub, rather than the name of a
-    plugin's dataset."""
+    """Whether a source may be a file or the id of a dataset on the hub, rather than the name of a plugin's dataset."""
     return "/" in source or bool(Path(source).suffix) or Path(source).exists()
 
 

@@ -1,8 +1,7 @@
 """LoRA through peft: small trained matrices beside frozen weights. No other module knows about adapters.
 
-A target layer computes `W x + s B A x` with `s = alpha / rank`. `W` never changes, `A` and `B` are
-trained. `B` begins with zeros, so that the adapted model begins as its base. Any model, adapted or
-not, has two sets of tensors:
+A target layer computes `W x + s B A x` with `s = alpha / rank`. `W` never changes, `A` and `B` are trained. `B` begins
+with zeros, so that the adapted model begins as its base. Any model, adapted or not, has two sets of tensors:
 
 * the trained ones, which the optimiser and checkpoints hold;
 * the served ones, which engines and exports hold under the names of a plain checkpoint. The served
@@ -186,8 +185,7 @@ def _disabled(model: nn.Module) -> Iterator[None]:
 def merged_files(
     model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
 ) -> Iterator[ServedWeight]:
-    """The tensors that engines hold of a saved adapter: those in the files of its base, one read at
-    a time."""
+    """The tensors that engines hold of a saved adapter: those in the files of its base, one read at a time."""
     heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
     for path in sorted(model_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

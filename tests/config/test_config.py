@@ -215,3 +215,10 @@ def test_a_value_that_is_none_of_two_forms_names_both() -> None:
 def test_a_slip_in_an_adapter_s_table_names_the_cure(setting: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_config(settings=[setting])
+
+
+def test_ranks_are_not_put_on_one_gpu() -> None:
+    assert parse_config({"trainer": {"device": "cuda:1"}}).trainer.device == "cuda:1"
+    assert parse_config({"trainer": {"device": "cuda", "ranks": 4}}).trainer.ranks == 4
+    with pytest.raises(ConfigError, match="puts all 4 ranks on one GPU"):
+        parse_config({"trainer": {"device": "cuda:1", "ranks": 4}})

@@ -1,8 +1,7 @@
 """The client protocol: the calls by which the pool uses one inference server.
 
-To train on another kind of server, subclass `HttpClient` and `RemoteEngine`; the pool, supervision,
-swaps, verification and failover then work on it. A client that can do more than sample and load a
-directory says so in its `Capabilities`.
+To train on another kind of server, subclass `HttpClient` and `RemoteEngine`; the pool, supervision, swaps, verification
+and failover then work on it. A client that can do more than sample and load a directory says so in its `Capabilities`.
 """
 
 import asyncio
@@ -72,8 +71,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """The names and shapes that servers give to the parameters of a checkpoint; sent to the weight
-    sender."""
+    """The names and shapes that servers give to the parameters of a checkpoint; sent to the weight sender."""
 
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Parameters that a server keeps as one: its name, and the parts in the order of concatenation."""
@@ -105,8 +103,7 @@ class Attempt:
     """One server's part of a request."""
 
     request: GenerateRequest
-    """The request as the user sent it. The server is asked for the part of `max_new_tokens` that
-    `sampled` leaves."""
+    """The request as the user sent it. The server is asked for the part of `max_new_tokens` that `sampled` leaves."""
     sampled: Sequence[int]
     """Output tokens of earlier attempts: the prompt of this one ends with them."""
     request_id: str
@@ -127,8 +124,7 @@ class Delta:
     versions: tuple[int, ...] = ()
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     finish_reason: FinishReason | None = None
-    """The reason of the end, in the last delta. `ABORT`: the server gave the request up after these
-    tokens."""
+    """The reason of the end, in the last delta. `ABORT`: the server gave the request up after these tokens."""
     stop_matched: str | int | None = None
     num_cached: int = 0
     num_stale_kv: int = 0

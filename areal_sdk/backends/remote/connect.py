@@ -89,8 +89,7 @@ async def check_agreement(servers: Sequence[Server], canary: Canary, model: Path
 
 
 def _stop_tokens(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """The tokens at which servers stop: those of the config, the generation config and the
-    tokenizer."""
+    """The tokens at which servers stop: those of the config, the generation config and the tokenizer."""
     found: set[int] = set()
     for source in (config, _read(directory / "generation_config.json") or {}):
         eos = source.get("eos_token_id")

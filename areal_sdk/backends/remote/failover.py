@@ -43,8 +43,7 @@ class ResumableRequest:
         return replace(cut, num_cached=self.num_cached)
 
     def _cut_at_stop(self, delta: Delta) -> Delta:
-        """Cut the delta at the first stop that the server could not see by itself: see the two
-        searches below."""
+        """Cut the delta at the first stop that the server could not see by itself: see the two searches below."""
         stops = [stop for stop in (self._stop_token(delta), self._stop_string(delta)) if stop]
         if not stops:
             return delta

@@ -78,8 +78,7 @@ class ServerProcess:
         return tail(self.log_path)
 
     def signal(self, number: int) -> None:
-        """Signal every process of the server. Nothing is signalled after `stop`: the id may be
-        another's by then."""
+        """Signal every process of the server. Nothing is signalled after `stop`: the id may be another's by then."""
         if self._is_stopped:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,7 @@
 """A router in front of the servers: it places requests, the engine decides on which servers.
 
-Weights, pauses and checks go to each server directly: a router does not pass them on, and cannot know
-which server holds which weights. So the engine registers exactly the ready servers; while others are
-registered, requests wait.
+Weights, pauses and checks go to each server directly: a router does not pass them on, and cannot know which server
+holds which weights. So the engine registers exactly the ready servers; while others are registered, requests wait.
 """
 
 import asyncio
@@ -18,8 +17,7 @@ from areal_sdk.errors import EngineError
 logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 5.0
-"""Seconds between two checks: somebody else may register a server, or the router may have been
-started again."""
+"""Seconds between two checks: somebody else may register a server, or the router may have been started again."""
 _REGISTERED_CHECK_S = 0.05
 """Pause between two looks while the router registers the servers, since it does not tell when it has."""
 

@@ -17,15 +17,13 @@ MAX_SESSIONS = 65536
 """Number of sessions whose server is remembered. To forget one costs a prefill, nothing else."""
 
 LOOK_EVERY_S = 5.0
-"""Seconds between two checks by a waiting request whether a server that is being started was
-given up."""
+"""Seconds between two checks by a waiting request whether a server that is being started was given up."""
 
 
 class State(StrEnum):
     READY = "ready"
     BEHIND = "behind"
-    """The server answers, but serves other weights than the current ones. It gets no requests until
-    it serves these."""
+    """The server answers, but serves other weights than the current ones. It gets no requests until it serves these."""
     DRAINING = "draining"
     """The server ends its running requests; new ones go elsewhere."""
     SUSPECT = "suspect"
@@ -55,8 +53,7 @@ class Server:
         self.gate.set()
         self.swap_lock = asyncio.Lock()
         self.care = asyncio.Lock()
-        """A lock that is held while the supervisor checks or restarts the server, and while its
-        memory is lent."""
+        """A lock that is held while the supervisor checks or restarts the server, and while its memory is lent."""
         self.is_lending = False
         """Whether the trainer has the server's memory for now; the engine then holds `care`."""
         self.lent_as = ""
@@ -66,8 +63,7 @@ class Server:
         self.last_token_at = 0.0
         """Time of the last token on the monotonic clock."""
         self.expected_by = 0.0
-        """Time until which requests wait for a server that is being started; 0 for other
-        servers."""
+        """Time until which requests wait for a server that is being started; 0 for other servers."""
         self.wake = asyncio.Event()
         """An event that has the supervisor look at the server now."""
 
@@ -89,8 +85,7 @@ class Server:
 
 
 class Pool:
-    """Places requests on servers: a session stays where its prefix is cached, others go to the least loaded
-    server."""
+    """Places requests on servers: a session stays where its prefix is cached, others go to the least loaded server."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = list(servers)

@@ -220,8 +220,7 @@ class RemoteEngineClient(EngineClient):
         self._probes[server] = probe
 
     async def _probe(self, server: Server, model: Path | None) -> None:
-        """Probe a server until it answers, and use it from then on. With a `model`, its properties are asked
-        first."""
+        """Probe a server until it answers, and use it from then on. With a `model`, its properties are asked first."""
         refused = ""
         while True:
             try:

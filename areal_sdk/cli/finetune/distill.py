@@ -1,6 +1,5 @@
 """`areal-sdk distill`: a student imitates the rewarded episodes of a teacher."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,10 +26,6 @@ def distill(
     num_tasks: int | None,
     samples: int,
     rewards: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
     **flags: Any,
@@ -50,15 +45,7 @@ def distill(
     if flags.pop("agent", None):
         raise click.UsageError("--agent: the student plays the tasks of AGENT, before and after")
     given = overrides(None, rewards, (), {"tasks": flags.pop("tasks")})
-    config = find_config(
-        "sft",
-        data=(),
-        eval_data=eval_data,
-        plugins=plugins,
-        file=file,
-        settings=settings,
-        flags={**flags, **given, "agent": agent_file},
-    )
+    config = find_config("sft", **{**flags, **given, "agent": agent_file})
     asked = Teacher(teacher, teacher_model, num_tasks, samples)
     if dry_run:
         raise click.UsageError("--dry-run: the data is what the teacher says, and it is not asked")

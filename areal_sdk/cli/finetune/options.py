@@ -38,6 +38,8 @@ _SHARED = (
 _RESUME = click.option("--resume", metavar="RUN", help="Go on with a run.")
 
 _KEYS = {
+    "data": "finetune.data",
+    "eval_data": "finetune.eval_data",
     "steps": "run.steps",
     "seed": "run.seed",
     "epochs": "finetune.epochs",
@@ -56,23 +58,12 @@ def finetuning_options(*, resumes: bool = True) -> Callable[[Any], Any]:
 
 
 def find_config(
-    objective: str,
-    *,
-    data: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
-    flags: dict[str, Any],
+    objective: str, *, file: Path | None, settings: tuple[str, ...], **flags: Any
 ) -> "Config":
     """The settings of a new run: file, `--set`, and the command's own flags."""
     from areal_sdk.config import load_config
 
-    given: dict[str, Any] = {
-        _KEYS.get(name, name): value for name, value in flags.items() if value is not None
-    }
-    lists = {"finetune.data": data, "finetune.eval_data": eval_data, "plugins": plugins}
-    given |= {key: value for key, value in lists.items() if value}
+    given = {_KEYS.get(name, name): v for name, v in flags.items() if v not in (None, ())}
     return load_config(
         file=file, settings=settings, overrides={"finetune.objective": objective, **given}
     )
@@ -81,15 +72,10 @@ def find_config(
 def begin_or_resume(
     objective: str,
     *,
-    data: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
     resume: str | None,
     dry_run: bool,
     as_json: bool,
-    **flags: Any,
+    **given: Any,
 ) -> None:
     """Run `sft`, `dpo` or `reward-model`."""
     from areal_sdk.cli.records.report import print_plan
@@ -98,25 +84,17 @@ def begin_or_resume(
 
     if resume is not None:
         refuse_beside_resume("--steps", "--set", "--json")
-        limits = limits_of_resumed(flags)
-        print_finetuning(
-            resume_finetuning(resume, settings=settings, overrides=limits, quiet=as_json),
-            as_json=as_json,
+        limits = limits_of_resumed(given)
+        summary = resume_finetuning(
+            resume, settings=given["settings"], overrides=limits, quiet=as_json
         )
-        return
-    config = find_config(
-        objective,
-        data=data,
-        eval_data=eval_data,
-        plugins=plugins,
-        file=file,
-        settings=settings,
-        flags=flags,
-    )
-    if dry_run:
-        print_plan(check(config))
     else:
-        print_finetuning(finetune(config, quiet=as_json), as_json=as_json)
+        config = find_config(objective, **given)
+        if dry_run:
+            print_plan(check(config))
+            return
+        summary = finetune(config, quiet=as_json)
+    print_finetuning(summary, as_json=as_json)
 
 
 def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:

@@ -176,7 +176,7 @@ class TrainerSection(Section):
     rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off
     for a model whose gradient does not fit (`areal-sdk doctor train`)."""
     device: Device = "auto"
-    """`cpu` or `cuda`; `auto`: a GPU if torch finds one."""
+    """`cpu`, `cuda`, or `cuda:1` for a single rank; `auto`: a GPU if torch finds one."""
     threads: Positive = 1
     """Threads of torch in each rank; more than one helps only on idle cores."""
     step_timeout_s: Seconds = 1800.0
@@ -194,6 +194,11 @@ class TrainerSection(Section):
             raise ValueError(
                 f"sequence_ranks = {self.sequence_ranks} does not divide ranks = {self.ranks}: "
                 "choose a divisor, because equally many ranks compute each row of tokens"
+            )
+        if self.ranks > 1 and ":" in self.device:
+            raise ValueError(
+                f'device = "{self.device}" puts all {self.ranks} ranks on one GPU, where they cannot send to each other '
+                'with NCCL: write device = "cuda", and name the GPUs of the run in CUDA_VISIBLE_DEVICES'
             )
         if self.min_ranks is not None and self.min_ranks > self.ranks:
             raise ValueError(

@@ -71,13 +71,11 @@ class RunSection(Section):
     """Gigabytes of what training made of each token, about 7 bytes a token. Beyond that the oldest steps are deleted. 0: none
     is kept."""
     restarts: NonNegative = 0
-    """Number of times that a run which lost a process (a trainer rank, an engine that died too
-    often) goes on from its last checkpoint by itself, or begins again if it has none. 0: the loss
-    ends the run, and says how to go on."""
+    """Number of times that a run which lost a process (a trainer rank, an engine that died too often) goes on from its
+    last checkpoint by itself, or begins again if it has none. 0: the loss ends the run, and says how to go on."""
     mirror: Annotated[str, AfterValidator(_place)] | None = None
-    """Place to which the run is copied while it goes on: a path on a shared file system, or an
-    address that fsspec knows, such as `s3://bucket/runs/NAME`. `--resume` with this address goes on
-    with the run on another machine."""
+    """Place to which the run is copied while it goes on: a path on a shared file system, or an address that fsspec
+    knows, such as `s3://bucket/runs/NAME`. `--resume` with this address goes on with the run on another machine."""
     guard: Annotated[
         Literal["rollback", "warn", "off"],
         IdleIf(
@@ -119,8 +117,7 @@ class MixtureSection(Section):
     eval_tasks: str | None = None
     """The same for the held-out splits. A plugin's dataset has its own."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Weight of the source. Its share of the groups is this weight divided by the sum of all
-    weights."""
+    """Weight of the source. Its share of the groups is this weight divided by the sum of all weights."""
     name: str = ""
     """Name of the source in reports; default: the name of the file or dataset."""
     fields: dict[str, str] = Field(default_factory=dict)
@@ -255,8 +252,7 @@ class RolloutSection(Section):
     """Episodes that reached a limit of turns, tokens or context: `score` and train them; `mask` them, so
     that only their reward counts in the comparison; or `drop` them."""
     incomplete_groups: Literal["train", "drop"] = "train"
-    """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole
-    group."""
+    """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole group."""
     on_agent_error: Literal["drop"] | float = "drop"
     """Treatment of an exception in the agent: `drop` the episode, or give it this reward."""
     dynamic_sampling: bool = False

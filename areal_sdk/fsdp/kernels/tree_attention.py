@@ -39,9 +39,8 @@ def tree_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that a transformers layer calls; `blocks` and `sequence` come through the model's
-    forward, `sliding_window` and
-    `softcap` from the layer."""
+    """The attention function that a transformers layer calls; `blocks` and `sequence` come through the model's forward,
+    `sliding_window` and `softcap` from the layer."""
     num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
@@ -237,8 +236,7 @@ def _seen_scores(
 
 
 def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
-    """Scores in float32. If keys have large biases, bfloat16 would round off the differences
-    between them."""
+    """Scores in float32. If keys have large biases, bfloat16 would round off the differences between them."""
     if q_KQD.device.type != "cpu" and q_KQD.dtype is not torch.float32:
         return torch.bmm(q_KQD, k_KCD.transpose(1, 2), out_dtype=torch.float32).mul_(scaling)
     return torch.bmm(q_KQD.float() * scaling, k_KCD.float().transpose(1, 2))

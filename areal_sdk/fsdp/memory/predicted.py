@@ -68,8 +68,7 @@ def predict(
 def largest_context(
     model: ModelShape, settings: TrainerSection, *, memory: int, stored: str = "bfloat16"
 ) -> int:
-    """The longest micro-batch, and so the longest sequence, whose step fits in `memory` bytes a rank; 0:
-    none does."""
+    """The longest micro-batch, and so the longest sequence, whose step fits in `memory` bytes a rank; 0: none does."""
     low, high = 0, 1
     while _fits(model, settings, high, memory, stored) and high < 2**24:
         low, high = high, 2 * high
@@ -180,9 +179,8 @@ class _Step:
         return (self._norm() + inputs * m.hidden + wide) * self.num_tokens
 
     def _expert_activations(self) -> int:
-        """Bytes per token of the experts' activations: inputs and outputs of the experts that the
-        token chose, the values between them, the probabilities of all experts, and places in two
-        orders."""
+        """Bytes per token of the experts' activations: inputs and outputs of the experts that the token chose, the
+        values between them, the probabilities of all experts, and places in two orders."""
         m, mixture = self.model, self.model.mixture
         if mixture is None:
             return 0
@@ -199,8 +197,7 @@ class _Step:
         return 0 if self.settings.lora.rank else width
 
     def recomputed(self) -> int:
-        """Bytes of the layer whose activations are computed again, beside those of the layers that
-        keep theirs."""
+        """Bytes of the layer whose activations are computed again, beside those of the layers that keep theirs."""
         which = self.settings.activation_checkpointing
         is_last_kept = not self._num_recomputed or (which == "half" and self.model.layers % 2 == 0)
         return 0 if is_last_kept else self.layer_activations()

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import EngineError
+from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.models.experts import Mixture
+from areal_sdk.models.families import read_config
 
 SUPPORTED = ("llama", "qwen2", "qwen3", "qwen3_moe")
 CURE = 'serve this model with SGLang (engine.name = "sglang"; docs/models.md says which train)'
@@ -93,14 +94,11 @@ class Architecture:
     @classmethod
     def load(cls, directory: Path) -> "Architecture":
         """Read `directory/config.json`. EngineError if this forward would compute the model wrongly."""
-        path = directory / "config.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise EngineError(f"{directory} has no config.json: is it a model directory?") from None
-        except json.JSONDecodeError as exc:
-            raise EngineError(f"{path} is not JSON: {exc}") from exc
-        return cls.from_config(config, where=str(path))
+            config = read_config(directory)
+        except ConfigError as exc:
+            raise EngineError(str(exc)) from None
+        return cls.from_config(config, where=str(directory / "config.json"))
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, where: str = "config") -> "Architecture":

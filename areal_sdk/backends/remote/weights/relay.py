@@ -37,8 +37,7 @@ CONNECT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The fate of one file on its way along a chain. A receiver that is not named was cut off by
-    another."""
+    """The fate of one file on its way along a chain. A receiver that is not named was cut off by another."""
 
     crc32: Mapping[str, str] = field(default_factory=dict)
     """Checksum of the bytes that each receiver holds."""

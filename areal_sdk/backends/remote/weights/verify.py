@@ -1,10 +1,9 @@
 """Checks after a push: does the server hold the new weights, all of them, and compute with them?
 
-The engine asks each server three questions after every push. *Label*: does the server name the version
-of the push? *Checksum*: are its parameters, byte for byte, the published ones? The server is still paused
-for these two, so that it samples no token from wrong weights. *Canary*: are the logprobs after a fixed
-prompt those of a plain forward over the published weights, with no part of the prompt from an older
-cache?
+The engine asks each server three questions after every push. *Label*: does the server name the version of the push?
+*Checksum*: are its parameters, byte for byte, the published ones? The server is still paused for these two, so that it
+samples no token from wrong weights. *Canary*: are the logprobs after a fixed prompt those of a plain forward over the
+published weights, with no part of the prompt from an older cache?
 """
 
 import asyncio
