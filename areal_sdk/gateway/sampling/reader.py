@@ -69,7 +69,7 @@ class SampledTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StreamedCall:
     """A tool call with the id that its result will refer to."""
 
     id: str
@@ -93,7 +93,7 @@ class Completed:
     """Characters of the message's content that the client wrote."""
 
 
-Delta = TextDelta | ReasoningDelta | Call | SampledTokens | Completed
+Delta = TextDelta | ReasoningDelta | StreamedCall | SampledTokens | Completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class CompletionReader:
         )
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[Call] = []
+        self._calls: list[StreamedCall] = []
         self.first_token_s = 0.0
         """Seconds from the request to its first token, set by the reader of the stream."""
         self._tokens: list[int] = []
@@ -237,7 +237,7 @@ class CompletionReader:
                 deltas.append(call)
         return deltas
 
-    def _accept(self, found: ToolCall) -> Call | None:
+    def _accept(self, found: ToolCall) -> StreamedCall | None:
         if self._calls and not self._prepared.request.parallel_tool_calls:
             self._session.notes.notice("a second tool call was left out: parallel calls are off")
             return None
@@ -247,7 +247,7 @@ class CompletionReader:
                 f"a call of {found.name!r} was left out: tool_choice forbids it"
             )
             return None
-        call = Call(
+        call = StreamedCall(
             self._session.new_call_id(self._call_id_length),
             len(self._calls),
             found.name,

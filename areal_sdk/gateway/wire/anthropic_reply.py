@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared
+from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, StreamedCall
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.wire.anthropic_request import parse
@@ -77,7 +77,7 @@ class MessagesReply:
             case ReasoningDelta(text) if self._shows_thinking:
                 yield from self._start_block("thinking", _thinking_block(""))
                 yield self._block_delta({"type": "thinking_delta", "thinking": text})
-            case Call():
+            case StreamedCall():
                 yield from self._stop_block()
                 block = _tool_use_block(delta.id, delta.name, {})
                 yield from self._start_block("tool_use", block)

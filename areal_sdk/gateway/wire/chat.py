@@ -9,7 +9,13 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, SampledTokens
+from areal_sdk.gateway.sampling.reader import (
+    Completed,
+    Delta,
+    Prepared,
+    SampledTokens,
+    StreamedCall,
+)
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.sessions.canonical import check_message, check_text
 from areal_sdk.gateway.sessions.history import num_equal
@@ -310,10 +316,10 @@ class ChatReply:
                 yield self._chunk(choice, {"content": text})
             case ReasoningDelta(text):
                 yield self._chunk(choice, {"reasoning_content": text})
-            case Call(id, index, name, arguments) if not self._call.calls_functions:
+            case StreamedCall(id, index, name, arguments) if not self._call.calls_functions:
                 call = {"index": index, **self._shown(id, name, arguments)}
                 yield self._chunk(choice, {"tool_calls": [call]})
-            case Call(_, _, name, arguments):
+            case StreamedCall(_, _, name, arguments):
                 function = {"name": name, "arguments": arguments}
                 yield self._chunk(choice, {"function_call": function})
             case SampledTokens():

@@ -16,7 +16,13 @@ from itertools import count
 from typing import Any
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, SampledTokens
+from areal_sdk.gateway.sampling.reader import (
+    Completed,
+    Delta,
+    Prepared,
+    SampledTokens,
+    StreamedCall,
+)
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -181,7 +187,7 @@ class ResponseStream:
                 yield from self._add_text("message", text)
             case ReasoningDelta(text):
                 yield from self._add_text("reasoning", text)
-            case Call():
+            case StreamedCall():
                 yield from self._close_item("completed")
                 yield from self._whole_call(delta)
             case SampledTokens() | Completed():
@@ -244,7 +250,7 @@ class ResponseStream:
         self._num_logprobs_sent = len(self._logprobs)
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=new)
 
-    def _whole_call(self, call: Call) -> Iterator[bytes]:
+    def _whole_call(self, call: StreamedCall) -> Iterator[bytes]:
         item = call_item(call.id, self._tools.shown(call.id, call.name, call.arguments))
         kind, name = _CALL_EVENTS[item["type"]]
         index = len(self.output)
