@@ -46,6 +46,7 @@ from areal_sdk.loop.plan.parts import check_engine_serves, find_preset, make_tra
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.runs import Start
 from areal_sdk.loop.services.opening import fail_with_ranks, open_launcher, open_services
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
@@ -81,18 +82,8 @@ class FinetunePlan:
     def splits(self) -> Sequence[str]:
         return tuple(self.eval_tasks)
 
-    def run(
-        self,
-        *,
-        run_dir: RunDir,
-        state: RunState,
-        progress: Progress,
-        checkpoint: Path | None,
-        most_ranks: int | None,
-    ) -> Coroutine[Any, Any, RunSummary]:
-        return run_finetuning(
-            self, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
-        )
+    def run(self, start: Start) -> Coroutine[Any, Any, RunSummary]:
+        return run_finetuning(self, start)
 
 
 def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
@@ -167,15 +158,10 @@ def _with_steps(config: Config, num_rows: int) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"steps": steps})})
 
 
-async def run_finetuning(
-    plan: FinetunePlan,
-    *,
-    run_dir: RunDir,
-    state: RunState,
-    progress: Progress,
-    checkpoint: Path | None = None,
-) -> RunSummary:
-    """Learn from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
+async def run_finetuning(plan: FinetunePlan, start: Start) -> RunSummary:
+    """Learn from the start or from its checkpoint."""
+    run_dir, state, progress = start.run_dir, start.state, start.progress
+    checkpoint = start.checkpoint
     config = plan.config
     model = await in_thread(lambda: at_origin(plan.model, run_dir, config), name="find origin")
     plan = replace(plan, model=model)

@@ -62,18 +62,21 @@ class Plan(Protocol):
     def splits(self) -> Sequence[str]:
         """The splits that are measured. The success of the first is shown."""
 
-    def run(
-        self,
-        *,
-        run_dir: RunDir,
-        state: RunState,
-        progress: Progress,
-        checkpoint: Path | None,
-        most_ranks: int | None,
-    ) -> Coroutine[Any, Any, RunSummary]:
-        """Run from the start or from `checkpoint`. `state` always holds the state of the run. `most_ranks` is the
-        number of trainer ranks for which there is room, if the run changes their number.
-        """
+    def run(self, start: "Start") -> Coroutine[Any, Any, RunSummary]:
+        """Run from the start or from its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The place and the state that a plan runs from."""
+
+    run_dir: RunDir
+    state: RunState
+    """The state of the run, throughout."""
+    progress: Progress
+    checkpoint: Path | None = None
+    most_ranks: int | None = None
+    """Number of trainer ranks for which there is room, if the run changes their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +171,11 @@ class BegunRun:
     ranks."""
 
     async def main(self) -> RunSummary:
-        self.summary = await self.training.plan.run(
-            run_dir=self.run_dir,
-            state=self.state,
-            progress=self.progress,
-            checkpoint=self.training.checkpoint,
-            most_ranks=self.training.most_ranks,
+        training = self.training
+        start = Start(
+            self.run_dir, self.state, self.progress, training.checkpoint, training.most_ranks
         )
+        self.summary = await training.plan.run(start)
         await self.mirroring.catch_up()  # Ctrl-C ends only this
         return self.summary
 

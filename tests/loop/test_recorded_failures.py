@@ -10,7 +10,7 @@ import pytest
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.loop.learning.state import RunSummary
-from areal_sdk.loop.runs import Training, begun
+from areal_sdk.loop.runs import Start, Training, begun
 from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.records.overview import RunFate, overview_of
 
@@ -24,7 +24,7 @@ class NoPlan:
     name: str = "agent"
     splits: Sequence[str] = ()
 
-    def run(self, **_: Any) -> Coroutine[Any, Any, RunSummary]:
+    def run(self, start: Start) -> Coroutine[Any, Any, RunSummary]:
         raise NotImplementedError
 
 

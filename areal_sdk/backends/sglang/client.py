@@ -7,12 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-import aiohttp
-
 from areal_sdk.backends.remote.client import (
     Attempt,
     Capabilities,
-    Deadlines,
     Delta,
     RequestRefusedError,
     Scores,
@@ -58,17 +55,8 @@ class SGLangClient(HttpClient):
     )
     reserved_tokens = 6
 
-    def __init__(
-        self,
-        address: str,
-        session: aiohttp.ClientSession,
-        *,
-        deadlines: Deadlines | None = None,
-        api_key: str | None = None,
-    ) -> None:
-        super().__init__(address, session, deadlines=deadlines, api_key=api_key)
-        self._is_incremental = True
-        """Whether the server streams deltas instead of everything so far; known once inspected."""
+    _is_incremental = True
+    """Whether the server streams deltas instead of everything so far; known once inspected."""
 
     # sampling
 

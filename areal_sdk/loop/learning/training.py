@@ -22,7 +22,7 @@ from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
 from areal_sdk.loop.learning.guard import CollapseGuard
 from areal_sdk.loop.learning.learner import Learner, open_learner, write_final
 from areal_sdk.loop.learning.sources import follow_callers, play_tasks
-from areal_sdk.loop.learning.state import RunState, RunSummary
+from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.learning.steps import TrainingLoop
 from areal_sdk.loop.learning.warm_up import warm_up
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
@@ -53,12 +53,12 @@ from areal_sdk.loop.plan.tasks import (
     mixture_has_held_out,
 )
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.runs import Start
 from areal_sdk.loop.services.gateway import check_listens, read_users
 from areal_sdk.loop.services.opening import Services, open_services
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.tasks import TaskStream
-from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
 from areal_sdk.types import Task
 
@@ -97,23 +97,8 @@ class RunPlan:
             self.train_tasks is None or isinstance(self.train_tasks, TaskStream)
         )
 
-    def run(
-        self,
-        *,
-        run_dir: RunDir,
-        state: RunState,
-        progress: Progress,
-        checkpoint: Path | None,
-        most_ranks: int | None,
-    ) -> Coroutine[Any, Any, RunSummary]:
-        return run_training(
-            self,
-            run_dir=run_dir,
-            state=state,
-            progress=progress,
-            checkpoint=checkpoint,
-            most_ranks=most_ranks,
-        )
+    def run(self, start: Start) -> Coroutine[Any, Any, RunSummary]:
+        return run_training(self, start)
 
 
 def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
@@ -211,16 +196,9 @@ def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mappin
     }
 
 
-async def run_training(
-    plan: RunPlan,
-    *,
-    run_dir: RunDir,
-    state: RunState,
-    progress: Progress,
-    checkpoint: Path | None = None,
-    most_ranks: int | None = None,
-) -> RunSummary:
-    """Train from the start or from `checkpoint`. `state` always holds the state of the run."""
+async def run_training(plan: RunPlan, start: Start) -> RunSummary:
+    """Train from the start or from its checkpoint."""
+    run_dir, state, progress = start.run_dir, start.state, start.progress
     config = plan.config
     model = await in_thread(
         lambda: at_origin(
@@ -232,7 +210,7 @@ async def run_training(
     plan.program.keep_output(run_dir.logs)
     await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
-    if checkpoint is None and (whose := whose_weights(plan.model.directory)):
+    if start.checkpoint is None and (whose := whose_weights(plan.model.directory)):
         progress.say(whose)
     async with (
         progress,
@@ -243,7 +221,7 @@ async def run_training(
             plugins=plan.plugins,
             run_dir=run_dir,
             learns=plan.algorithm.preset,
-            most_ranks=most_ranks,
+            most_ranks=start.most_ranks,
             say=progress.say,
         ) as services,
         open_learner(
@@ -255,7 +233,7 @@ async def run_training(
             failure=lambda: services.engine.failure,
         ) as learner,
     ):
-        await _begin_weights(services, learner, plan, progress, checkpoint)
+        await _begin_weights(services, learner, plan, progress, start.checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
         evaluator = Evaluator(services, plan.eval_tasks, state, progress, best)
         evaluator.tell_temperature()
