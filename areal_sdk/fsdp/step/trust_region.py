@@ -19,7 +19,12 @@ from areal_sdk.config import TrainerSection
 PER_TOKEN = 0.01
 """Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes fell."""
 FACTOR = 1.5
-"""Factor by which the learning rate rises and falls."""
+"""Factor by which the learning rate rises, and by which it falls at least."""
+SLOW = 1.1
+"""Factor by which the rate rises beyond what the last held update had room for: most updates of a step size may be
+calm because rewards are noise, and the next one, whose gradients agree, moves a thousand times as much."""
+LARGEST_CUT = 0.25
+"""Least factor by which the rate falls in a step, however little of an update was left."""
 FAR_BELOW = 0.25
 """Share of the bound below which the learning rate rises: one rise leaves the KL well within the bound."""
 REMEMBERED = 3
@@ -78,6 +83,8 @@ class UpdateLimit:
     """Whether the learning rate may rise beyond the first. It falls with every step that is held."""
     factor: float = 1.0
     """Factor by which the learning rate has followed the bound; `rate_factor` is the one that counts."""
+    roomy: float = LARGEST_RISE
+    """Factor that the last held step had room for: the rate returns to it fast."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
     widest: float = 0.0
@@ -93,6 +100,7 @@ class UpdateLimit:
         """The state that checkpoints keep."""
         return {
             "factor": self.factor,
+            "roomy": self.roomy,
             "num_calm": self.num_calm,
             "widest": self.widest,
             "tightness": self.tightness,
@@ -102,6 +110,7 @@ class UpdateLimit:
     @state.setter
     def state(self, saved: Mapping[str, Any]) -> None:
         self.factor = saved.get("factor", 1.0)
+        self.roomy = saved.get("roomy", LARGEST_RISE)
         self.num_calm = saved.get("num_calm", 0)
         self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
@@ -116,6 +125,12 @@ class UpdateLimit:
     @property
     def _highest(self) -> float:
         return LARGEST_RISE if self.may_rise else 1.0
+
+    @property
+    def _least_spread(self) -> float:
+        """The share of differing groups from which on a calm step counts. A rate that was set comes back with any: the
+        user vouched for it, and where few groups ever differ it would fall for good."""
+        return max(ENOUGH_SPREAD, OF_WIDEST * self.widest) if self.may_rise else LEAST
 
     def bound(self, tokens_per_episode: float) -> float:
         """The maximum KL of an update, in nats a token.
@@ -185,16 +200,19 @@ class UpdateLimit:
         self.widest = max(self.widest, spread)
         if any(moved.share < 1.0 for moved in moves):
             self.num_calm = 0  # little is left to measure of an update that was taken back
-            self.factor = self.rate_factor / FACTOR
+            left = min(moved.share for moved in moves)
+            self.roomy = self.rate_factor * max(left, LARGEST_CUT**2)
+            self.factor = self.rate_factor * min(1 / FACTOR, max(left, LARGEST_CUT))
             return
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
         if not (is_calm and is_warm):
             self.num_calm = 0
-        elif spread >= max(ENOUGH_SPREAD, OF_WIDEST * self.widest):
+        elif spread >= self._least_spread:
             self.num_calm += 1
             if self.num_calm >= REMEMBERED:
+                rise = FACTOR if self.factor * FACTOR <= self.roomy else SLOW
                 # A factor of a run at "auto" may be higher: it is kept for a resume at "auto".
-                self.factor = max(self.factor, min(self.factor * FACTOR, self._highest))
+                self.factor = max(self.factor, min(self.factor * rise, self._highest))
 
 
 @dataclass(frozen=True, slots=True)
