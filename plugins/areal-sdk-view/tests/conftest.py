@@ -3,6 +3,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from view_browser import Page, find_browser, opened_browser
 from view_runs import TOKEN, write_run
 
 from areal_sdk_view.server import make_app, start
@@ -32,3 +33,12 @@ async def client(address: str) -> AsyncIterator[aiohttp.ClientSession]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with aiohttp.ClientSession(address, headers=headers, timeout=TIMEOUT) as session:
         yield session
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no Chromium here to show the pages")
+    async with opened_browser(browser, tmp_path / "profile") as page:
+        yield page

@@ -1,61 +1,22 @@
 """The pages in a real browser: every view renders, by keyboard too, and nothing that an agent said acts."""
 
 import shlex
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-from view_browser import Page, find_browser, opened_browser
+from view_browser import Page
+from view_places import PLACES, check
 from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
 
 from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.export import export
 
-BROWSER = find_browser()
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here to show the pages")
-
-VIEWS = {
-    "#runs": "guess-1",
-    "#run/guess-1": "Every episode, accounted for",
-    "#run/guess-1/curves?axis=tokens&smooth=0.9&log=1&names=other": "thing",
-    "#run/guess-1/episodes?where=reward+%3C+0.5": "train-1.0",
-    "#run/guess-1/episodes?text=times+ten&order=worst": "found in",
-    "#run/guess-1/episode/train-4.3": "branch: compaction",
-    "#run/guess-1/episode/train-4.0?colour=version&token=3": "token 3, id 4",
-    "#run/guess-1/episode/bad": "KeyError",
-    "#run/guess-1/group/train-4": "tokens are the same",
-    "#run/guess-1/group/train-4?order=reward": "train-4.3",
-    "#run/guess-1/tasks": "t-1",
-    "#run/guess-1/task/t-1": "8 attempts",
-    "#run/guess-1/failures": "last answer The answer is #.",
-    "#run/guess-1/lanes": "trainer waits for episodes",
-    "#run/guess-1/settings": "algorithm.name",
-    "#run/guess-1/why": "No fault found",
-    "#compare?run=guess-1&run=guess-2": "trainer.learning_rate",
-}
-"""Places, and a text that each shows."""
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    assert BROWSER is not None
-    async with opened_browser(BROWSER, tmp_path / "profile") as page:
-        yield page
-
-
-def check(page: Page, own: str) -> None:
-    """Nothing went wrong, and nothing was asked of another host."""
-    assert page.problems == []
-    foreign = [url for url in page.requested if not url.startswith((own, "data:", "blob:"))]
-    assert foreign == []
-
 
 async def test_every_view_shows_what_it_is_for_and_what_agents_said_stays_text(
     page: Page, address: str
 ) -> None:
     await page.open(f"{address}/?token={TOKEN}")
-    for place, text in VIEWS.items():
+    for place, text in PLACES.items():
         await page.go(place)
         shown = await page.text()
         assert text in shown, f"{place}: {shown[:800]}"
@@ -111,7 +72,7 @@ async def test_a_narrow_window_shows_every_view_without_scrolling_sideways(
         mobile=True,
     )
     await page.open(f"{address}/?token={TOKEN}")
-    for place in VIEWS:
+    for place in PLACES:
         await page.go(place)
         assert await page.run("document.documentElement.scrollWidth <= innerWidth"), place
     check(page, address)
@@ -239,43 +200,9 @@ async def test_an_exported_page_is_the_same_without_any_server(
     file = tmp_path / "page.html"
     file.write_bytes(export(runs / "guess-1", num_episodes=500))
     await page.open(file.as_uri())
-    for place, text in VIEWS.items():
+    for place, text in PLACES.items():
         if "where" in place or "compare" in place or "names" in place:
             continue  # conditions and other runs need the server
         await page.go(place)
         assert text in await page.text(), place
     check(page, file.as_uri())
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_texts_have_the_contrast_of_wcag_aa(page: Page, address: str, theme: str) -> None:
-    await page.call(
-        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
-    )
-    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-4.0")
-    colours = await page.run(
-        """["ink", "dim", "accent", "good", "bad", "ground", "panel", "soft", "accent-soft", "warn-soft"].map((name) =>
-          [name, getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim()])"""
-    )
-    of = dict(colours)
-    for text, grounds in {
-        "ink": ("ground", "panel", "soft"),
-        "dim": ("ground", "panel", "soft"),
-        "accent": ("ground", "panel", "accent-soft", "soft"),
-        "good": ("panel", "soft"),
-        "bad": ("panel", "warn-soft", "soft"),
-    }.items():
-        for ground in grounds:
-            assert contrast(of[text], of[ground]) >= 4.5, (theme, text, ground)
-
-
-def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2.1."""
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

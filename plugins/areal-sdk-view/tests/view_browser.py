@@ -21,6 +21,11 @@ START_S = 60.0
 """Deadline of the browser's start on a busy machine."""
 WAIT_S = 60.0
 """Deadline of one answer, and of a condition on the page."""
+NAMED_KEYS: dict[str, dict[str, Any]] = {
+    "Tab": {"windowsVirtualKeyCode": 9},
+    "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"},
+}
+"""Fields of a key, beside its name, without which a browser does not act on it."""
 PROBLEMS = ("Runtime.exceptionThrown", "Log.entryAdded")
 
 
@@ -92,8 +97,8 @@ class Page:
         await self.until("document.body.dataset.ready")
 
     async def press(self, key: str) -> None:
-        text = {"text": key} if len(key) == 1 else {}
-        await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        extra = {"text": key} if len(key) == 1 else NAMED_KEYS.get(key, {})
+        await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **extra)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     async def text(self) -> str:

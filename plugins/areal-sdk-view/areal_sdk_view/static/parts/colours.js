@@ -29,7 +29,7 @@ export const diverging = (value, scale) => (value === null || value === undefine
 export const sequential = (share, hue = 275) => (share === null || share === undefined ? "transparent" : mixed(hue, 60, share));
 
 /** One colour a version, neighbours far apart, the order still to be seen. */
-export const version = (value) => (value === null || value === undefined ? "transparent" : mixed([208, 40, 275, 178][value % 4], 70, 0.35 + 0.5 * ((value % 8) / 8)));
+export const version = (value) => (value === null || value === undefined ? "transparent" : mixed([208, 40, 275, 12][value % 4], 70, 0.35 + 0.5 * ((value % 8) / 8)));
 
 /** The colour of a reward between the lowest and the highest. */
 export function reward(value, low, high) {

@@ -20,12 +20,13 @@ function point(x) {
 export function chart({ title, lines, events = [], height = 150, range = null, xLabel = "step", smooth = 0, onZoom, log = false, href = null }) {
   const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": spoken(title, lines), style: { height: `${height}px` } });
   const legend = h("div", { class: "legend" });
-  const element = h("div", { class: "chart" }, title ? h("h3", {}, href ? h("a", { href }, title) : title) : null, canvas, legend);
+  const element = h("div", { class: "chart" }, title ? h("h2", {}, href ? h("a", { href }, title) : title) : null, canvas, legend);
   const drawn = lines.map((line, n) => ({ ...line, colour: line.colour ?? seriesColour(n), shown: smooth ? smoothed(line.points, smooth) : line.points }));
   const xs = [...new Set(drawn.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
   let box = null;
   let dragFrom = null;
   let dragTo = null;
+  let zoomFrom = null; // where Enter was pressed first
 
   function draw() {
     const ratio = devicePixelRatio || 1;
@@ -82,6 +83,10 @@ export function chart({ title, lines, events = [], height = 150, range = null, x
   canvas.addEventListener("dblclick", () => onZoom?.());
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Enter" && onZoom && cursorX !== null) {
+      if (zoomFrom === null) zoomFrom = cursorX;
+      else onZoom(...[zoomFrom, cursorX].sort((a, b) => a - b));
+    }
     if (!step || !xs.length) return;
     event.preventDefault();
     const at = cursorX === null ? (step > 0 ? -1 : xs.length) : xs.indexOf(nearestOf(xs, cursorX));

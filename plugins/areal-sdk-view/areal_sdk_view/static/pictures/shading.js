@@ -11,7 +11,7 @@ export const SHADINGS = {
   version: { label: "version", of: "version", colour: version, low: "older", high: "newer", scale: [] },
   mask: { label: "trained or not", of: "mask", colour: (value, at) => (at.sampled ? diverging(value ? 1 : -1, 1.4) : "transparent"), low: "sampled, not trained", high: "trained", scale: [() => diverging(-1, 1.4), () => diverging(1, 1.4)] },
   advantage: { label: "advantage", of: "advantage", colour: (value, at, largest) => diverging(value, largest), low: "less likely", high: "more likely", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
-  entropy: { label: "entropy", of: "entropy", colour: (value, at, largest) => sequential(value === null ? null : value / largest, 178), low: "sure", high: "undecided", scale: [0, 0.35, 1].map((share) => () => sequential(share, 178)) },
+  entropy: { label: "entropy", of: "entropy", colour: (value, at, largest) => sequential(value === null ? null : value / largest, 200), low: "sure", high: "undecided", scale: [0, 0.35, 1].map((share) => () => sequential(share, 200)) },
   ratio: { label: "ratio to the sampler", of: "ratio", colour: (value) => diverging(value === null ? null : Math.log(value), 0.4), low: "less likely now", high: "more likely now", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
 };
 

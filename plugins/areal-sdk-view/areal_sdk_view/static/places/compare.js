@@ -30,7 +30,7 @@ export async function compare(root, [place], query) {
     charts = [...held(events, places, common), ...titles.map((title) => chart({ ...common, smooth, title: label.get(title), lines: events.map((one, n) => ({ label: names[n], colour: series(n), dash: n >= 4 ? [5, 3] : [], points: (one.columns[title] ?? []).map((y, k) => [places[n][k], y]) })).filter((line) => line.points.length) }))];
     const choice = (name, values, text) => h("label", {}, text, h("select", { "aria-label": text, onchange: (event) => { change({ [name]: event.target.value }, { silent: true }); draw(); } }, Object.entries(values).map(([value, shown]) => h("option", { value, selected: (state.get(name) ?? Object.keys(values)[0]) === value }, shown))));
     const figures = [...new Set(names.flatMap((name) => Object.keys(answer.figures[name])))];
-    const head = h("tr", {}, h("th", {}, ""), names.map((name, n) => h("th", {}, h("span", { class: "bar", style: { width: "12px", background: series(n) } }), link(href(["run", name]), name))));
+    const head = h("tr", {}, h("td"), names.map((name, n) => h("th", {}, h("span", { class: "bar", style: { width: "12px", background: series(n) } }), link(href(["run", name]), name))));
     const table = (title, rows) => h("div", { class: "panel scroll" }, h("h2", {}, title), h("table", {}, h("thead", {}, head.cloneNode(true)), h("tbody", {}, rows)));
     replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`), names.length > 1 ? link(href(["compare", "tasks"], { run: names }), "held-out tasks, side by side") : null),
       h("div", { class: "tools" }, choice("axis", AXES, "over"), choice("smooth", { 0: "none", 0.6: "some", 0.9: "much" }, "smoothing")),

@@ -35,7 +35,7 @@ export async function curves(root, { run, about, query }) {
       .map((name) => panel({ title: name, series: [{ name, label: name.split("/").at(-1) }] }, 140));
     const rest = [...events.panels.filter((one) => !FIRST.includes(one.title)).map((one) => panel(one, 140)), ...warmUp(events.warm_up), ...more];
     charts = [...held, ...first, ...rest];
-    const single = state.panel ? charts.find((one) => one.querySelector("h3")?.textContent === state.panel) : null;
+    const single = state.panel ? charts.find((one) => one.querySelector("h2")?.textContent === state.panel) : null;
     if (single) {
       single.querySelector("canvas").style.height = "60vh";
       const wide = events.panels.find((one) => one.title === state.panel);
@@ -57,7 +57,7 @@ export async function curves(root, { run, about, query }) {
       choice("axis", AXES, "over"),
       choice("smooth", { 0: "none", 0.6: "some", 0.9: "much" }, "smoothing"),
       h("button", { "aria-pressed": String(state.log), onclick: () => { change({ log: state.log ? "" : 1 }, { silent: true }); draw(); } }, "log"),
-      state.range ? h("button", { onclick: () => zoom() }, "all steps") : h("span", { class: "dim" }, "drag over a chart to zoom, ← → move the cursor"),
+      state.range ? h("button", { onclick: () => zoom() }, "all steps") : h("span", { class: "dim" }, "drag over a chart to zoom, or ← → and Enter at both ends"),
       h("input", { class: "wide", type: "search", "aria-label": "Further metrics", placeholder: `any of ${events.names.length} metrics: a regular expression`, value: asked.names, onchange: (event) => change({ names: event.target.value }) }));
   }
 

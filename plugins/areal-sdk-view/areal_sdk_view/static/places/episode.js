@@ -21,7 +21,7 @@ export async function episode(root, { run, about, rest, query }) {
   const toSibling = (step) => () => order.length && go(["run", run, "episode", order[(place + step + order.length) % order.length].id]);
 
   replace(root,
-    h("div", { class: "head" }, h("h2", {}, id), verdict(one), h("span", { class: "dim" }, fate(summary)), summary.advantage === null ? null : h("span", {}, "advantage ", h("b", { style: { color: colour(summary.advantage < 0 ? "bad" : "good") } }, signed(summary.advantage)))),
+    h("div", { class: "head" }, h("h1", {}, id), verdict(one), h("span", { class: "dim" }, fate(summary)), summary.advantage === null ? null : h("span", {}, "advantage ", h("b", { style: { color: colour(summary.advantage < 0 ? "bad" : "good") } }, signed(summary.advantage)))),
     h("div", { class: "facts" },
       h("span", {}, "task ", link(href(["run", run, "task", summary.task_id]), summary.task_id)),
       summary.group ? h("span", {}, "group ", link(href(["run", run, "group", summary.group]), summary.group)) : null,

@@ -30,7 +30,7 @@ function row(run, group, versions) {
     h("td", { class: "num" }, isExported() ? num : link(href(...members(run, group.id)), num)), h("td", { class: "num" }, count(group.tasks)), h("td", {}, h("span", { class: "pill bad" }, group.kind.replaceAll("_", " "))),
     h("td", { class: "common" }, Object.entries(group.name).map(([field, text]) => h("div", {}, h("span", { class: "dim" }, `${field} `), h("span", { class: "mono" }, text))), Object.keys(group.name).length ? null : h("span", { class: "dim" }, group.is_rare ? `${count(group.num_endings)} rare endings` : "nothing but the kind")),
     h("td", {}, bars(group.over, versions)),
-    h("td", {}, group.examples.map((one, n) => [n ? " " : "", link(href(["run", run, "episode", one.id]), number(one.reward) === "–" ? `v${one.version ?? "?"}` : number(one.reward))])));
+    h("td", { class: "examples" }, group.examples.map((one, n) => [n ? " " : "", link(href(["run", run, "episode", one.id]), number(one.reward) === "–" ? `v${one.version ?? "?"}` : number(one.reward))])));
 }
 
 function bars(over, [low, high]) {

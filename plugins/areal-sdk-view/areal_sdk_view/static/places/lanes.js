@@ -16,8 +16,9 @@ export async function lanes(root, { run }) {
   const row = Math.max(3, Math.min(14, Math.floor(420 / Math.max(1, answer.agents.length))));
   const height = TRAINER + GAP + answer.agents.length * row + 30;
   const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": `${answer.agents.length} lanes of agents and one of the trainer over ${seconds(length)}`, style: { height: `${height}px` } });
-  const told = h("div", { class: "readout" }, h("span", { class: "dim" }, "Point at a bar; a click opens the episode."));
+  const told = h("div", { class: "readout", "aria-live": "polite" }, h("span", { class: "dim" }, "Point at a bar, or use ← →; a click or Enter opens the episode."));
   let boxes = [];
+  let at = -1; // the episode that the arrow keys are at
 
   function draw() {
     const ratio = devicePixelRatio || 1;
@@ -41,6 +42,9 @@ export async function lanes(root, { run }) {
     pen.fillText("agents", 4, TRAINER + GAP + 10);
     for (const one of answer.trainer) bar(one, one.kind === "wait" ? 12 : 4, one.kind === "wait" ? 4 : 20, colour(KINDS[one.kind][0]), `step ${one.step}: ${KINDS[one.kind][1]}, ${seconds(one.end - one.begin)}`);
     answer.agents.forEach((lane, n) => lane.forEach((one) => bar(one, TRAINER + GAP + n * row, row - 1, one.dropped ? colour("series-2") : versionColour(one.version), `${one.id}: version ${one.version ?? "–"}, reward ${one.reward ?? "–"}, ${seconds(one.end - one.begin)}${one.dropped ? `, dropped: ${one.dropped}` : ""}`, one.id)));
+    const here = boxes.filter((box) => box.id)[at];
+    pen.strokeStyle = colour("ink");
+    if (here) pen.strokeRect(here.a - 1, here.y - 1, here.b - here.a + 2, here.tall + 2);
     pen.strokeStyle = colour("series-3");
     for (const one of answer.measured) { pen.beginPath(); pen.moveTo(x(one.time), 0); pen.lineTo(x(one.time), height - 18); pen.stroke(); }
     pen.fillStyle = colour("dim");
@@ -52,6 +56,16 @@ export async function lanes(root, { run }) {
     return boxes.findLast((box) => px >= box.a && px <= box.b && py >= box.y && py <= box.y + box.tall);
   };
   canvas.addEventListener("pointermove", (event) => { const box = found(event); if (box) replace(told, box.text); });
+  canvas.addEventListener("keydown", (event) => {
+    const episodes = boxes.filter((box) => box.id);
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Enter" && episodes[at]) go(["run", run, "episode", episodes[at].id]);
+    if (!step || !episodes.length) return;
+    event.preventDefault();
+    at = Math.min(episodes.length - 1, Math.max(0, at + step));
+    replace(told, episodes[at].text);
+    draw();
+  });
   canvas.addEventListener("click", (event) => { const box = found(event); if (box?.id) go(["run", run, "episode", box.id]); });
   new ResizeObserver(draw).observe(canvas);
 

@@ -38,7 +38,7 @@ export async function runs(root, parts, query) {
   replace(root, h("div", { class: "head" }, h("h1", {}, "Runs"), h("span", { class: "dim" }, `${list.length}`)),
     h("div", { class: "tools" }, search, button),
     h("div", { class: "panel scroll" }, h("table", {}, h("thead", {}, h("tr", {},
-      ["", "run", "state", "agent", "model", "algorithm"].map((name) => h("th", {}, name)), ["steps", "held-out", "began"].map((name) => h("th", { class: "num" }, name)))), body)));
+      ["chosen", "run", "state", "agent", "model", "algorithm"].map((name) => h("th", {}, name)), ["steps", "held-out", "began"].map((name) => h("th", { class: "num" }, name)))), body)));
   draw();
   return {
     refresh: async () => { list = await get("runs"); draw(); },

@@ -51,7 +51,7 @@ export async function siblings(root, { run, rest, query }) {
 
   draw();
   replace(root,
-    h("div", { class: "head" }, h("h2", {}, `Group ${group}`), h("span", { class: "dim" }, `${rows.length} attempts at `, link(href(["run", run, "task", aligned.task]), aligned.task))),
+    h("div", { class: "head" }, h("h1", {}, `Group ${group}`), h("span", { class: "dim" }, `${rows.length} attempts at `, link(href(["run", run, "task", aligned.task]), aligned.task))),
     h("div", { class: "tools" },
       h("label", {}, "colour", h("select", { "aria-label": "Colour of tokens", onchange: (event) => recolour(event.target.value) }, names.map((one) => h("option", { value: one, selected: one === name }, SHADINGS[one].label)))),
       h("button", { "aria-pressed": String(order === "reward"), onclick: () => change({ order: order === "reward" ? "" : "reward" }) }, "order by reward")),

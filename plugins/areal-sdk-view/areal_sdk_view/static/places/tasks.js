@@ -21,7 +21,7 @@ export async function tasks(root, { run, query }) {
     h("td", { class: "name" }, link(href(["run", run, "task", row.task]), row.task)),
     h("td", {}, h("span", { class: `pill ${["lost", "never"].includes(row.became) ? "bad" : ""}`, title: MEANING[row.became] }, row.became)),
     h("td", { class: "num" }, count(row.num)), h("td", { class: "num" }, number(row.first)), h("td", { class: "num" }, number(row.last)), h("td", { class: "num" }, row.change === null ? "–" : signed(row.change)),
-    h("td", {}, spark(row.spark ?? [], answer.range)))));
+    h("td", {}, row.spark ? spark(row.spark, answer.range) : ""))));
   replace(root,
     h("div", { class: "tools" },
       h("label", {}, "split", h("select", { "aria-label": "Split", onchange: (event) => change({ split: event.target.value }) }, answer.splits.map((one) => h("option", { value: one, selected: one === answer.split }, one)))),
@@ -57,10 +57,10 @@ export async function task(root, { run, rest, query }) {
     lines: [{ label: "mean", dots: true, points: answer.band.map((one) => [one.version, one.mean]), band: answer.band.map((one) => [one.version, one.low, one.high]) }],
   });
   replace(root,
-    h("div", { class: "head" }, h("h2", {}, `Task ${id}`), h("span", { class: "dim" }, `${count(answer.num)} attempts${answer.errors ? `, ${count(answer.errors)} without a reward` : ""}`), link(href(["run", run, "episodes"], { task: id }), "all of them"),
+    h("div", { class: "head" }, h("h1", {}, `Task ${id}`), h("span", { class: "dim" }, `${count(answer.num)} attempts${answer.errors ? `, ${count(answer.errors)} without a reward` : ""}`), link(href(["run", run, "episodes"], { task: id }), "all of them"),
       ...(answer.splits.length > 1 ? answer.splits.map((one) => (one === answer.split ? h("b", {}, one) : link(href(["run", run, "task", id], { split: one }), one))) : [])),
     h("div", { class: "panel" }, plot),
-    h("div", { class: "panel scroll" }, h("h2", {}, picked.length < answer.attempts.length ? `${picked.length} of its attempts, from the first to the last` : "Its attempts"), h("table", {}, h("thead", {}, h("tr", {}, ["version", "reward"].map((name) => h("th", { class: "num" }, name)), ["episode", "", "fate"].map((name) => h("th", {}, name)), h("th", { class: "num" }, "tokens"), h("th", {}, "last answer"))), body)));
+    h("div", { class: "panel scroll" }, h("h2", {}, picked.length < answer.attempts.length ? `${picked.length} of its attempts, from the first to the last` : "Its attempts"), h("table", {}, h("thead", {}, h("tr", {}, ["version", "reward"].map((name) => h("th", { class: "num" }, name)), ["episode", "group", "fate"].map((name) => h("th", {}, name)), h("th", { class: "num" }, "tokens"), h("th", {}, "last answer"))), body)));
   return { keys: table.keys, close: plot.forget };
 }
 
