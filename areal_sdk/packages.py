@@ -85,6 +85,7 @@ PACKAGES = (
     Package("areal-sdk-openenv", {"environment": ("openenv",), "dataset": ("openenv",)}),
     Package("areal-sdk-otel", {"observer": ("otel",)}),
     Package("areal-sdk-plan", {"command": ("plan",)}, extra="plan"),
+    Package("areal-sdk-probe", {"command": ("probe",), "engine": ("replay",)}, extra="probe"),
     Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
     Package(
         "areal-sdk-reasoning-gym",

@@ -1,6 +1,8 @@
-"""The settings of a run, for packages that write settings, such as a translator of another project's files.
+"""The settings of a run, for packages that write settings, such as a translator of another project's files, and for
+commands that read them.
 
 Settings are values by dotted key, as `--set` takes them: `{"rollout.batch": 64, "algorithm.dapo.clip_low": 0.2}`.
+`read_settings` gives them as sections, which `areal_sdk.evaluate` and `train` take.
 """
 
 from collections.abc import Mapping
@@ -10,13 +12,13 @@ import tomli_w
 from pydantic import ValidationError
 
 from areal_sdk.algorithms.algorithm import make_algorithm
-from areal_sdk.config import explain, parse_config
+from areal_sdk.config import explain, parse_config, read_settings
 from areal_sdk.config.keys import assign, join_key
 from areal_sdk.engine import ConfiguredEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import list_options, load_plugins, validate_options
 
-__all__ = ["SettingsChecker", "as_toml", "join_key"]
+__all__ = ["SettingsChecker", "as_toml", "join_key", "read_settings"]
 
 JSON = Any
 

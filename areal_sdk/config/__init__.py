@@ -9,6 +9,7 @@ from areal_sdk.config.loading import (
     known_keys,
     load_config,
     parse_config,
+    read_settings,
     read_toml,
     with_absolute_paths,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "known_keys",
     "load_config",
     "parse_config",
+    "read_settings",
     "read_toml",
     "sections_in",
     "with_absolute_paths",

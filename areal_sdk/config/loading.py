@@ -28,7 +28,14 @@ def load_config(
     settings: Iterable[str] = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Merge a TOML file, `a.b=c` settings and a command's flags (dotted keys) over the defaults."""
+    """The settings of `read_settings` over the defaults."""
+    return parse_config(read_settings(file, settings, overrides))
+
+
+def read_settings(
+    file: Path | None, settings: Iterable[str] = (), overrides: Mapping[str, Any] | None = None
+) -> JSON:
+    """A TOML file, `a.b=c` settings and a command's flags (dotted keys) in one, not checked yet."""
     values: JSON = read_toml(file) if file else {}
     for setting in settings:
         key, separator, raw = setting.partition("=")
@@ -37,7 +44,7 @@ def load_config(
         assign(values, key.strip(), parse_value(raw))
     for key, value in (overrides or {}).items():
         assign(values, key, value)
-    return parse_config(values)
+    return values
 
 
 def parse_config(values: Mapping[str, Any]) -> Config:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from areal_sdk.cli.records.why import why as command
 from areal_sdk.records.diagnosis.signs import Signs
 from areal_sdk.records.diagnosis.why import diagnose, why
-from areal_sdk.telemetry import MetricsLog, RunDir
+from areal_sdk.telemetry import DropReason, EpisodeWriter, MetricsLog, RunDir
 from areal_sdk.telemetry.token_log import (
     CountedGroup,
     CountedSequence,
@@ -23,6 +24,8 @@ from areal_sdk.telemetry.token_log import (
     TokenFlag,
     TokenWriter,
 )
+from areal_sdk.testing import make_episode
+from areal_sdk.types import ErrorKind, Outcome
 
 from .faults import APART, FAULTS, FLAT, HEALTHY, SETTINGS, recorded, usual, write_run
 
@@ -223,3 +226,47 @@ def test_every_injected_fault_is_on_the_page() -> None:
     for name, (fault, _) in {**FAULTS, **APART}.items():
         assert f"| {name}" in page
         assert f"`{fault}`" in page
+
+
+def measured(path: Path, outcome: Outcome, **figures: float) -> RunDir:
+    """The directory of an evaluation of 16 tasks, four attempts each."""
+    run = RunDir.create(path.parent, path.name)
+    run.write_config(SETTINGS)
+    metrics, episodes = MetricsLog(run.metrics), EpisodeWriter(run.episodes)
+    metrics.log("measure", {"split": "eval", "agent": "a"})
+    for number in range(64):
+        name = f"eval.t{number // 4}.{number % 4}"
+        episode = replace(make_episode("so"), id=name, outcome=outcome)
+        dropped = DropReason.ERROR_REWARD if outcome.error else None
+        episodes.write(episode, split="eval", version=0, dropped=dropped)
+    counts = {"tasks": 16.0, "episodes": 64.0, "scored": 64.0, "truncated": 0.0, "compared": 16.0}
+    metrics.log("eval", {"name": "eval", "step": 0, "to_version": 0, **counts, **figures})
+    metrics.close()
+    episodes.close()
+    return run
+
+
+def test_an_evaluation_says_what_would_keep_its_agent_from_learning(tmp_path: Path) -> None:
+    hopeless = measured(tmp_path / "a", Outcome.scored(0.0), reward=0.0, success=0.0, differing=1.0)
+    (finding,) = why(hopeless).findings
+    assert (finding.fault, finding.since) == ("zero variance, hopeless", 0)
+    assert output_of(hopeless.path).startswith("likely    zero variance, hopeless\n")
+    cut = {"reward": 0.5, "success": 0.5, "differing": 16.0, "truncated": 40.0}
+    (finding,) = why(measured(tmp_path / "b", Outcome.scored(0.5), **cut)).findings
+    assert finding.fault == "answers cut by the limit"
+
+
+def test_an_evaluation_whose_rewards_differ_has_no_fault(tmp_path: Path) -> None:
+    sound = {"reward": 0.5, "success": 0.5, "differing": 12.0}
+    path = measured(tmp_path / "run", Outcome.scored(0.5), **sound).path
+    assert output_of(path) == "no fault found; success 0.50, measured and not trained\n"
+
+
+def test_an_evaluation_that_nobody_judged_is_told_why(tmp_path: Path) -> None:
+    failed = Outcome.failed(ErrorKind.REWARD, "ValueError: no number")
+    lost = {"scored": 0.0, "errors/reward": 64.0, "compared": 0.0}
+    (finding,) = why(measured(tmp_path / "run", failed, **lost)).findings
+    assert (finding.fault, finding.evidence) == (
+        "failing reward",
+        ("64 times: ValueError: no number",),
+    )

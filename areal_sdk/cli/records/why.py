@@ -54,7 +54,8 @@ def _about(head: str, finding: "RunFault") -> Iterator[str]:
     kind = "costs time alone" if finding.costs_time else ""
     audit = "" if finding.warns_early else "told by the harm, not before it"
     remark = "; ".join(text for text in (kind, audit) if text)
-    yield f"{head:{WIDTH}}{finding.fault}{f' ({remark})' if remark else ''}, since step {finding.since}"
+    since = f", since step {finding.since}" if finding.since else ""
+    yield f"{head:{WIDTH}}{finding.fault}{f' ({remark})' if remark else ''}{since}"
     yield f"{'found':{WIDTH}}{finding.found}"
     for evidence in finding.evidence:
         yield f"{'':{WIDTH}}{evidence}"

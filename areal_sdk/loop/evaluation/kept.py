@@ -14,6 +14,7 @@ from areal_sdk.loop.progress import eval_event
 from areal_sdk.loop.runs import removed_if_refused, report_at_end, write_config
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.rollout.groups import DROP_REASON
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, RunDir
 from areal_sdk.types import Episode
 
@@ -31,7 +32,9 @@ class KeptEvaluation:
 
     def evaluated(self, episode: Episode) -> None:
         version = max((v for turn in episode.turns for v in turn.versions), default=None)
-        self.episodes.write(episode, version=version, split=self.split)
+        error = episode.outcome.error
+        why = None if error is None else DROP_REASON[error]
+        self.episodes.write(episode, version=version, split=self.split, dropped=why)
 
     def report(self, report: EvalReport) -> None:
         self.metrics.log("eval", eval_event("eval", report, step=0))

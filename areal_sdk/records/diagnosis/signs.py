@@ -13,6 +13,7 @@ from areal_sdk.records.diagnosis.course import LEAST, NORMAL, PARTS, Course, cou
 from areal_sdk.telemetry import EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import LEARNT, read_episode
 from areal_sdk.telemetry.token_log import TokenFlag
+from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS
 from areal_sdk.types import Episode, Turn
 
 Step = Mapping[str, Any]
@@ -69,6 +70,8 @@ class Signs:
     """Tokens of the step at which engine and trainer differed most under the same weights."""
     num_unreadable: int = 0
     """Number of episodes of the sample whose file is damaged or gone."""
+    is_evaluation: bool = False
+    """Whether nothing was trained. The figures of the evaluation then stand for those of one step."""
     course: Course = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,11 +80,15 @@ class Signs:
     @classmethod
     def of(cls, run_dir: RunDir) -> Self:
         """Read a run directory. A run of 100,000 episodes costs as much as its index."""
-        steps = [step for step in run_dir.read_steps() if step.get("batch/groups")]
-        found = [one for one in run_dir.list_episodes() if one.split in LEARNT][::-1]
+        is_evaluation = run_dir.only_measured()
+        listed = run_dir.list_episodes()
+        found = [one for one in listed if is_evaluation or one.split in LEARNT][::-1]
         failures = [one for one in found if one.error]
         sampled, lost = _read(run_dir, _spread(found, NUM_SAMPLED))
         failed, lost_too = _read(run_dir, _spread(failures, NUM_SAMPLED // 4))
+        steps: list[Step] = [step for step in run_dir.read_steps() if step.get("batch/groups")]
+        if is_evaluation:
+            steps = [_as_step(one, sampled) for one in run_dir.read_history(kind="eval")]
         return cls(
             steps,
             run_dir.read_config(),
@@ -90,6 +97,7 @@ class Signs:
             [episode for _, episode in failed],
             _far_tokens(run_dir, steps),
             lost + lost_too,
+            is_evaluation,
         )
 
     @property
@@ -153,6 +161,30 @@ def since(points: Points, is_bad: Callable[[float], bool]) -> int:
         if is_bad(fmean(value for _, value in window)):
             return next((step for step, value in window if is_bad(value)), window[0][0])
     return points[0][0] if points else 1
+
+
+def _as_step(event: Mapping[str, Any], sampled: Iterable[tuple[int, Episode]]) -> Step:
+    """The figures of an evaluation as those of a step that took all its episodes."""
+    num, compared = max(1.0, event["episodes"]), event.get("compared", 0.0)
+    kinds = {"abstain": "unjudged", "timeout": "timeout"}
+    kinds |= {kind: f"{kind}_error" for kind in ("agent", "reward", "environment")}
+    calls = [
+        any(turn.message.get("tool_calls") for turn in episode.turns)
+        for _, episode in sampled
+        if any(turn.offers_tools for turn in episode.turns)
+    ]
+    return {
+        "step": int(event["to_version"]) + 1,
+        "batch/groups": compared or event["tasks"],
+        "batch/episodes": event["scored"],
+        "batch/uniform_groups": compared - event.get("differing", 0.0),
+        "batch/truncated": event["truncated"] / num,
+        "train/num_updates": 1.0,
+        **{f"batch/{kinds[k]}_share": event.get(f"errors/{k}", 0.0) / num for k in kinds},
+        **{f"batch/{name}": event[name] for name in ("reward", "success") if name in event},
+        f"batch/{OFFERED_TOOLS}": float(len(calls)),
+        f"batch/{CALLED_TOOLS}": fmean(calls) if calls else 0.0,
+    }
 
 
 def _spread(items: Sequence[EpisodeSummary], count: int) -> list[EpisodeSummary]:

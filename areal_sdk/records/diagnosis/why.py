@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from areal_sdk.records.diagnosis.course import LEAST
+from areal_sdk.records.diagnosis.course import LEAST, number
 from areal_sdk.records.diagnosis.rules import RunFault, episodes, rewards, steps
 from areal_sdk.records.diagnosis.signs import Signs
 from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
@@ -57,11 +57,14 @@ class Diagnosis:
 
 
 def why(run_dir: RunDir) -> Diagnosis:
-    """The faults of the run in `run_dir` as it is now."""
+    """The faults of the run in `run_dir` as it is now; of an evaluation, what would keep its agent from learning."""
     if run_dir.read_config().get("finetune", {}).get("objective"):
         return _of_losses(run_dir)
     signs = Signs.of(run_dir)
-    return Diagnosis(diagnose(signs), _course(signs), _failure(run_dir), signs.num_unreadable)
+    found = diagnose(signs)
+    if signs.is_evaluation:
+        found = tuple(replace(finding, since=0, first=None) for finding in found)
+    return Diagnosis(found, _course(signs), _failure(run_dir), signs.num_unreadable)
 
 
 def diagnose(signs: Signs) -> tuple[RunFault, ...]:
@@ -81,6 +84,8 @@ def _course(signs: Signs) -> str:
     """The course in one line. A course without a gain and without a fault is flat."""
     if not signs.course.values:
         return "no step has trained anything yet"
+    if signs.is_evaluation:
+        return f"{signs.course.name} {number(signs.course.last)}, measured and not trained"
     verdict = verdict_of(signs.steps, signs.settings)
     is_flat = verdict is not None and verdict.missing is Need.REWARD
     if verdict is None or verdict.missing is not None:

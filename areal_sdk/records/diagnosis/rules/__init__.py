@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from areal_sdk.records.diagnosis.signs import FirstMove
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""The sign of bytes that are no text: texts with it may look equal and differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFault:
@@ -16,7 +19,7 @@ class RunFault:
     cure: str
     """The setting to change, or what to look at."""
     since: int
-    """The step from which it holds."""
+    """The step from which it holds; 0 in an evaluation, which has no steps."""
     evidence: tuple[str, ...] = ()
     """Further figures, each with its step or its episode."""
     first: FirstMove | None = None

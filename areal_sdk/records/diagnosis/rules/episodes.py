@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
-from areal_sdk.records.diagnosis.rules import RunFault, counted_of
+from areal_sdk.records.diagnosis.rules import REPLACEMENT, RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
 from areal_sdk.telemetry import DropReason, EpisodeSummary
 from areal_sdk.telemetry.tool_use import cold_start
@@ -16,7 +16,6 @@ FEWEST_TURNS = 16
 FEWEST_EPISODES = 16
 """Number of episodes below which there is no finding about errors."""
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 GARBLED_CHARACTERS = 0.05
 """Share of replacement characters from which a text is garbled."""
 NGRAM, LONG, REPEATED = 4, 32, 0.7
@@ -25,8 +24,9 @@ which a text is garbled."""
 GARBLED = 0.3
 """Share of garbled turns from which the output is."""
 
-UNENDED = 0.95
-"""Share of the turns without a stop that ran into the limit, if none was stopped otherwise."""
+UNENDED, WORDS = 0.95, 16
+"""Share of the turns without a stop that ran into the limit, if none was stopped otherwise, and number of tokens from
+which a limit does not ask for a word or a digit."""
 UNPARSED, PARSED = 0.3, 0.05
 """Share of the turns with tools that try a call in vain, and share of the tries that parse, of a broken format."""
 CALL_MARKS = re.compile(
@@ -106,6 +106,8 @@ def never_stops(signs: Signs) -> RunFault | None:
     ):
         return None
     longest = max(len(turn.output_tokens) for _, turn in signs.turns)
+    if longest < WORDS:
+        return None
     return RunFault(
         "stop token never sampled",
         f"none of {total} sampled turns ended by itself: the limit ended {ends[FinishReason.LENGTH]}",

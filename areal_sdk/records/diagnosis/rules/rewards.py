@@ -8,7 +8,7 @@ import numpy as np
 
 from areal_sdk.records.diagnosis.course import GAIN, LOSS, LOSS_ERRORS, course_by, number
 from areal_sdk.records.diagnosis.cures import LONGER
-from areal_sdk.records.diagnosis.rules import RunFault, counted_of
+from areal_sdk.records.diagnosis.rules import REPLACEMENT, RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, first_move, step_of
 from areal_sdk.telemetry import EpisodeSummary
 from areal_sdk.telemetry.episode_index import TEXT_LENGTH
@@ -31,7 +31,8 @@ def noisy(signs: Signs) -> RunFault | None:
     """
     answers: dict[tuple[str, str, int], list[EpisodeSummary]] = defaultdict(list)
     for one in signs.summaries:
-        if one.reward is not None and one.num_turns == 1 and 0 < len(one.text) < TEXT_LENGTH:
+        is_whole = 0 < len(one.text) < TEXT_LENGTH and REPLACEMENT not in one.text
+        if one.reward is not None and one.num_turns == 1 and is_whole:
             answers[one.task_key or one.task_id, one.text, one.num_tokens].append(one)
     repeated = [same for same in answers.values() if len(same) > 1]
     unequal = [same for same in repeated if _spread_of(same) > SAME]

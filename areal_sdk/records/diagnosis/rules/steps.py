@@ -239,7 +239,7 @@ def balance(signs: Signs) -> RunFault | None:
 
 def _lacks(signs: Signs, need: Need) -> RunVerdict | None:
     """The verdict on one need; None for a run that learnt, which lacks nothing."""
-    if not signs.steps or signs.is_healthy:
+    if not signs.course.values or signs.is_healthy:
         return None
     return RULES[need](signs.steps, signs.settings, signs.course, BOUNDS)
 
