@@ -13,6 +13,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS
+from areal_sdk.models.families import stop_tokens
 from areal_sdk.tool_calls import ToolFormat
 
 CHECKS = 2
@@ -60,7 +61,7 @@ class ChatModel:
             tokenizer,
             template,
             Renderer(tokenizer, template, tool_format=tool_format, formats=formats),
-            _stop_ids(directory, tokenizer),
+            frozenset(stop_tokens(directory)),
             size if isinstance(size, int) else None,
         )
 
@@ -82,17 +83,6 @@ def content_key(directory: Path, *, tool_format: str | None = None) -> str:
     if tool_format is not None:
         digest.update(b"tool_format\0" + tool_format.encode())
     return digest.hexdigest()[:32]
-
-
-def _stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    found: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        eos = _read(directory / name).get("eos_token_id")
-        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    text = _read(directory / "tokenizer_config.json").get("eos_token")
-    text = text.get("content") if isinstance(text, dict) else text
-    named = tokenizer.token_id(text) if isinstance(text, str) else None
-    return frozenset(found if named is None else {*found, named})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -180,14 +180,42 @@ def max_context_of(directory: Path) -> int | None:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
+    """ConfigError if there is none."""
+    if not (path := directory / "config.json").is_file():
+        raise ConfigError(f"{directory} is not a model directory: it has no config.json")
+    return _read(path)
+
+
+def stop_tokens(directory: Path) -> tuple[int, ...]:
+    """The model's own end tokens: those of config, generation config and tokenizer together.
+
+    Base checkpoints often name the end of text in one file and the end of a chat turn in another.
+    """
+    config = _read(directory / "config.json")
+    found: set[int] = set()
+    for source in (
+        config,
+        config.get("text_config", {}),
+        _read(directory / "generation_config.json"),
+    ):
+        eos = source.get("eos_token_id")
+        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    text = _read(directory / "tokenizer_config.json").get("eos_token")
+    text = text.get("content") if isinstance(text, dict) else text
+    added = _read(directory / "tokenizer.json").get("added_tokens") or ()
+    found.update(int(token["id"]) for token in added if token["content"] == text)
+    return tuple(sorted(found))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no file."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{directory} is not a model directory: it has no config.json") from None
+        return {}
     except json.JSONDecodeError as exc:
         raise ConfigError(f"{path} is not JSON: {exc}") from None
-    return config if isinstance(config, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _problem(config: dict[str, Any]) -> str | None:

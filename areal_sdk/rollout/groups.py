@@ -14,6 +14,7 @@ from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import mask_older, oldest_version, to_trajectories
 from areal_sdk.telemetry.episode_log import PreparedRecord
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.telemetry.tool_use import called_tools
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Task
@@ -114,12 +115,6 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode
         metrics=outcome.metrics,
         called_tools=called_tools(episode),
     )
-
-
-def called_tools(episode: Episode) -> bool | None:
-    """Whether the model called a tool; None if no request offered one."""
-    offers = [turn for turn in episode.turns if turn.offers_tools]
-    return any(turn.message.get("tool_calls") for turn in offers) if offers else None
 
 
 def is_success(episode: Episode) -> bool:

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from areal_sdk.records.diagnosis.cures import LIMITS, Lengths, to_get_a_signal
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_called
+from areal_sdk.telemetry.tool_use import never_called, tool_use
 
 WINDOW = 512
 """Number of latest episodes that the rates cover."""
@@ -209,17 +209,11 @@ def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[s
         "turns": fmean(m.num_turns for m in members),
         "sampled_tokens": fmean(m.num_sampled for m in members),
         "truncated": fmean(m.truncated for m in members),
-        **_tool_use([m.called_tools for m in members]),
+        **tool_use(m.called_tools for m in members),
         **_percentiles("duration_s", [m.duration_s for m in members]),
         **outcome_metrics(m.metrics for m in members),
         **_by_source(groups),
     }
-
-
-def _tool_use(called: Iterable[bool | None]) -> Mapping[str, float]:
-    """The number of episodes that were offered tools, and the share of these that called one."""
-    offered = [does for does in called if does is not None]
-    return {OFFERED_TOOLS: float(len(offered)), CALLED_TOOLS: _share(offered)} if offered else {}
 
 
 MAX_OUTCOME_METRICS = 32

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
-from areal_sdk.backends.local.forward.architecture import Architecture, stop_tokens
+from areal_sdk.backends.local.forward.architecture import Architecture
 from areal_sdk.backends.local.forward.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.forward.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.forward.linear import can_pack
@@ -21,6 +21,7 @@ from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
+from areal_sdk.models.families import stop_tokens
 
 _DTYPES = {
     "float32": torch.float32,

@@ -1,34 +1,31 @@
 """The steps before the first request: read the model, wait for each server, compare all servers."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.weights.verify import Canary, mean_error, tolerance_of
 from areal_sdk.engine import EngineInfo
-from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.errors import EngineError
+from areal_sdk.models.families import read_config, stop_tokens
 
 logger = logging.getLogger(__name__)
 
 
 def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     """The engine's information about its model, read from the model's directory."""
-    config = _read(directory / "config.json")
-    if config is None:
-        raise ConfigError(f"{directory} is not a model directory: it has no config.json")
+    config = read_config(directory)
     text = config.get("text_config") or config
     own_context = int(text["max_position_embeddings"])
     return EngineInfo(
         model=str(directory),
         max_context=min(max_context or own_context, own_context),
         vocab_size=int(text["vocab_size"]),
-        stop_tokens=_stop_tokens(directory, text),
+        stop_tokens=stop_tokens(directory),
         constrains_json=True,
     )
 
@@ -86,24 +83,3 @@ async def check_agreement(servers: Sequence[Server], canary: Canary, model: Path
                 f"{server.address} and {servers[0].address} serve different weights (a canary's "
                 f"logprobs differ by {difference:.3g}): start both from {model}"
             )
-
-
-def _stop_tokens(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """The tokens at which servers stop: those of the config, the generation config and the tokenizer."""
-    found: set[int] = set()
-    for source in (config, _read(directory / "generation_config.json") or {}):
-        eos = source.get("eos_token_id")
-        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    token = (_read(directory / "tokenizer_config.json") or {}).get("eos_token")
-    content = token.get("content") if isinstance(token, dict) else token
-    added = (_read(directory / "tokenizer.json") or {}).get("added_tokens") or []
-    found.update(int(entry["id"]) for entry in added if entry["content"] == content)
-    return tuple(sorted(found))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return content if isinstance(content, dict) else None

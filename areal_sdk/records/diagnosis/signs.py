@@ -13,7 +13,7 @@ from areal_sdk.records.diagnosis.course import LEAST, NORMAL, PARTS, Course, cou
 from areal_sdk.telemetry import EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import LEARNT, read_episode
 from areal_sdk.telemetry.token_log import TokenFlag
-from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS
+from areal_sdk.telemetry.tool_use import called_tools, tool_use
 from areal_sdk.types import Episode, Turn
 
 Step = Mapping[str, Any]
@@ -168,11 +168,7 @@ def _as_step(event: Mapping[str, Any], sampled: Iterable[tuple[int, Episode]]) -
     num, compared = max(1.0, event["episodes"]), event.get("compared", 0.0)
     kinds = {"abstain": "unjudged", "timeout": "timeout"}
     kinds |= {kind: f"{kind}_error" for kind in ("agent", "reward", "environment")}
-    calls = [
-        any(turn.message.get("tool_calls") for turn in episode.turns)
-        for _, episode in sampled
-        if any(turn.offers_tools for turn in episode.turns)
-    ]
+    tools = tool_use(called_tools(episode) for _, episode in sampled)
     return {
         "step": int(event["to_version"]) + 1,
         "batch/groups": compared or event["tasks"],
@@ -182,8 +178,7 @@ def _as_step(event: Mapping[str, Any], sampled: Iterable[tuple[int, Episode]]) -
         "train/num_updates": 1.0,
         **{f"batch/{kinds[k]}_share": event.get(f"errors/{k}", 0.0) / num for k in kinds},
         **{f"batch/{name}": event[name] for name in ("reward", "success") if name in event},
-        f"batch/{OFFERED_TOOLS}": float(len(calls)),
-        f"batch/{CALLED_TOOLS}": fmean(calls) if calls else 0.0,
+        **{f"batch/{name}": figure for name, figure in tools.items()},
     }
 
 

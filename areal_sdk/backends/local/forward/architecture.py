@@ -1,6 +1,5 @@
 """The fields of a checkpoint's config.json that the engine's forward needs. Imports no torch."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,30 +198,3 @@ def _rope(config: dict[str, Any], where: str) -> Rope:
             scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
         ),
     )
-
-
-def stop_tokens(directory: Path) -> tuple[int, ...]:
-    """The model's own end tokens: those of config, generation config and tokenizer together.
-
-    Base checkpoints often name the end of text in one file and the end of a chat turn in another.
-    """
-    found: set[int] = set()
-    for name in ("config.json", "generation_config.json"):
-        eos = _read_optional(directory / name).get("eos_token_id")
-        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    text = _read_optional(directory / "tokenizer_config.json").get("eos_token")
-    text = text.get("content") if isinstance(text, dict) else text
-    for added in _read_optional(directory / "tokenizer.json").get("added_tokens", ()):
-        if text is not None and added["content"] == text:
-            found.add(int(added["id"]))
-    return tuple(sorted(found))
-
-
-def _read_optional(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except json.JSONDecodeError as exc:
-        raise EngineError(f"{path} is not JSON: {exc}") from exc
-    return content if isinstance(content, dict) else {}
