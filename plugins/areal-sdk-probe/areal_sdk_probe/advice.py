@@ -1,4 +1,4 @@
-"""What to change before a run is paid for, the first thing first.
+"""Advice before a run is paid for, the first thing to change first.
 
     noise -> findings of `areal-sdk why` -> calls, world, groups, repeated tasks
 

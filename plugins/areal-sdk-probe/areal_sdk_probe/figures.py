@@ -17,12 +17,12 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What the attempts at each task earned."""
+    """The rewards of groups: the attempts at each task."""
 
     compared: int
     """Tasks with several attempts that got a reward."""
     differing: int
-    """Those whose rewards differ. The others teach nothing."""
+    """Tasks whose rewards differ. The others teach nothing."""
     spread: float
     """Standard deviation of the rewards within a group."""
     same_answers: float
@@ -47,7 +47,7 @@ class Noise:
     compared: int
     """Attempts whose answers were scored more than once."""
     unequal: int
-    """Those whose answers earned different rewards."""
+    """Attempts whose answers earned different rewards."""
     spread: float
     """Standard deviation of the rewards of the same answers."""
     share: float

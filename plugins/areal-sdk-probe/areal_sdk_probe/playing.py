@@ -17,7 +17,7 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was played, and what replays of the same answers earned."""
+    """The episodes of a probe, and the replays of their answers."""
 
     report: Any
     """The report of `areal_sdk.evaluate`."""

@@ -98,7 +98,7 @@ def tasks(split: str) -> Iterator[Task]:
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """What the model imitates before it is probed."""
+    """Conversations that the model imitates before it is probed."""
     chance = random.Random(0)
     for _ in range(6000):
         letter = chance.choice(LETTERS)

@@ -24,7 +24,7 @@ AGENTS = Path(__file__).with_name("probe_agents.py")
 def probed(
     agent: str, directory: Path, *more: str, model: str = "tiny", most: int = 8
 ) -> Mapping[str, Any]:
-    """What the command prints as JSON. `most`: tokens of a turn."""
+    """The JSON that the command prints. `most`: tokens of a turn."""
     settings = ("--set", f"run.dir={directory}", "--set", f"rollout.max_new_tokens={most}")
     arguments = [f"{AGENTS}::{agent}", "--json", "--model", model, *settings, *more]
     result = CliRunner().invoke(probe, arguments, catch_exceptions=False)
