@@ -55,6 +55,7 @@ class Name(StrEnum):
     DROPPED = "areal_sdk.dropped"
     TRUNCATED = "areal_sdk.truncated"
     TURN = "areal_sdk.turn"
+    CONTINUES = "areal_sdk.continues"
     OLDEST_VERSION = "areal_sdk.version.oldest"
     NEWEST_VERSION = "areal_sdk.version.newest"
     FORK = "areal_sdk.fork"

@@ -112,6 +112,7 @@ class Teller:
             before, first = _history(episode, turn) if self.whole else ([], turn)
             attributes[Name.INPUT_MESSAGES] = as_json([*before, *turn.new_messages])
             attributes[Name.TOOL_DEFINITIONS] = tools_as_json(first.details.get("tools"))
+            attributes[Name.CONTINUES] = None if self.whole else turn.parent
             attributes[Name.OUTPUT_MESSAGES] = as_json(
                 [turn.message], finish_reason=turn.finish_reason.value
             )

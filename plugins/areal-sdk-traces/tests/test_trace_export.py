@@ -1,5 +1,6 @@
 """Episodes go out as ATIF, verifiers traces and OpenTelemetry, and come back as the same conversations."""
 
+import importlib
 import io
 import json
 import random
@@ -156,6 +157,26 @@ def test_what_goes_out_comes_back_as_the_same_conversations(target: str) -> None
         assert not book.of(Fate.DAMAGED, Fate.UNEXPLAINED), book.entries
         num_branches += len(wanted) - 1
     assert num_branches > 200, "branches are rare among the episodes"
+
+
+def test_spans_that_a_run_sent_are_read_too() -> None:
+    otlp = pytest.importorskip("areal_sdk_otel.otlp", reason="pip install areal-sdk-otel")
+    spans = importlib.import_module("areal_sdk_otel.spans")
+    teller = spans.Teller(agent="desk", model="tiny", content=True)
+    rows: list[Any] = []
+    for seed in range(100):
+        episode = Episodes(seed).episode()
+        wanted = [*episode_conversations(episode, Place("run", 0), Book())]
+        trace = teller.tell(episode, split="live", dropped="", now_ns=10**18)
+        rows = [
+            json.loads(otlp.body(signal, {}, pieces))
+            for signal, pieces in (("traces", trace.spans), ("logs", trace.events))
+        ]
+        found, _ = read_back(rows, "otel")
+        assert [said(one, found) for one in found] == [said(one, wanted) for one in wanted], seed
+    del rows[0]["resourceSpans"][0]["scopeSpans"][0]["spans"][1]
+    found, book = read_back(rows, "otel")
+    assert "is not here" in " ".join(entry.reason for entry in book.of(Fate.DAMAGED))
 
 
 def test_tokens_of_atif_are_those_that_were_sampled() -> None:

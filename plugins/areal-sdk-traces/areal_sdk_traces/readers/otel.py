@@ -26,6 +26,8 @@ from areal_sdk_traces.spans import Span, read_spans
 _CHAT = ("chat", "generate_content", "text_completion")
 _DETAILS = "gen_ai.client.inference.operation.details"
 _EVALUATION = "gen_ai.evaluation.result"
+_Said = dict[tuple[str, object], tuple[list[Message], list[JSON]]]
+"""All messages up to the answer of a call, and its tools, by the call's trace and number."""
 _OLD_ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -40,12 +42,13 @@ def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
     }
     details = {span.id: span.attributes for span in spans if span.is_log and span.name == _DETAILS}
     calls, extras = [], dict[str, Extra]()
+    said: _Said = {}
     for span in spans:
         name = names[span.trace] or span.trace
         extra = extras.setdefault(name, Extra())
         with book.guarding(span.place):
             _score(span, extra, book)
-            call = _read(span, name, extra, agents, details, book)
+            call = _read(span, name, extra, agents, details, said, book)
             if call is not None:
                 calls.append(call)
     for child, parent in _agent_parents(spans, agents).items():
@@ -60,6 +63,7 @@ def _read(
     extra: Extra,
     agents: dict[str, str],
     details: dict[str, JSON],
+    said: "_Said",
     book: Book,
 ) -> RecordedCall | None:
     """The call of a span. A tool's result goes to `extra`; other spans go to the book."""
@@ -87,23 +91,39 @@ def _read(
     lost = book.losing(span.place)
     attributes = {**details.get(span.id, {}), **kept}
     prompt, answer = _messages(span, attributes, lost)
+    told = parsed(attributes.get("gen_ai.tool.definitions"), "gen_ai.tool.definitions")
+    tools = read_tools(told)
     finished = kept.get("gen_ai.response.finish_reasons") or ()
     if "length" in finished or "abort" in finished:
         answer = {**answer, WEIGHT: 0}
     turn = kept.get("areal_sdk.turn")
+    prompt, tools = _continued(span, prompt, answer, tools, said)
     return RecordedCall(
         name,
         float(turn) if isinstance(turn, int) else span.began,
         prompt,
         answer,
         span.place,
-        tools=read_tools(
-            parsed(attributes.get("gen_ai.tool.definitions"), "gen_ai.tool.definitions")
-        ),
+        tools=tools,
         user=word(kept, "user.id", "enduser.id"),
         model=word(kept, "gen_ai.response.model", "gen_ai.request.model"),
         agent=agents.get(span.id, ""),
     )
+
+
+def _continued(
+    span: Span, prompt: list[Message], answer: Message, tools: list[JSON], said: "_Said"
+) -> tuple[list[Message], list[JSON]]:
+    """The whole prompt and the tools of a call. The calls of our own runs have only the messages that were new."""
+    turn, before = (span.attributes.get(f"areal_sdk.{name}") for name in ("turn", "continues"))
+    if before is not None:
+        if (span.trace, before) not in said:
+            raise BadRowError(f"the call {before}, which it continues, is not here or is damaged")
+        earlier, first_tools = said[span.trace, before]
+        prompt, tools = [*earlier, *prompt], tools or first_tools
+    if turn is not None:
+        said[span.trace, turn] = [*prompt, answer], tools
+    return prompt, tools
 
 
 def _messages(span: Span, attributes: JSON, lost: Lost) -> tuple[list[Message], Message]:
