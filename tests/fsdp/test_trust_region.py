@@ -337,6 +337,17 @@ def test_a_rate_that_was_set_is_the_highest_and_comes_back_to_it() -> None:
     assert region.rate_factor == 1.0
 
 
+@pytest.mark.parametrize(("first", "rate"), [(1e-3, 2e-4), (1e-2, 2e-4), (1e-4, 1e-4)])
+def test_a_resume_with_another_rate_goes_on_with_the_rate_that_the_run_had(
+    first: float, rate: float
+) -> None:
+    before = UpdateLimit(0.3, may_rise=False, first_rate=1e-3, factor=0.2, roomy=0.5)
+    after = UpdateLimit(0.3, may_rise=False, first_rate=first)
+    after.state = before.state
+    assert first * after.rate_factor == pytest.approx(rate)
+    assert first * after.roomy == pytest.approx(5e-4)
+
+
 def test_without_a_bound_the_rate_is_the_one_that_was_set() -> None:
     region = UpdateLimit(0.0, may_rise=True, factor=0.1)
     region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)

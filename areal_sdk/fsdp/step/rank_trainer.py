@@ -86,7 +86,9 @@ class RankTrainer:
         self.num_steps = 0
         """Steps of this phase, those without an update too: the clock of warm-up and schedule."""
         self.region = UpdateLimit(
-            self.settings.trust_region, may_rise=self.settings.learning_rate == "auto"
+            self.settings.trust_region,
+            may_rise=self.settings.learning_rate == "auto",
+            first_rate=self.settings.first_learning_rate,
         )
         self.baselines: Baselines = {}
         self.credit: dict[str, Credit] = {}

@@ -81,6 +81,8 @@ class UpdateLimit:
     """Nats an episode. 0: no bound."""
     may_rise: bool
     """Whether the learning rate may rise beyond the first. It falls with every step that is held."""
+    first_rate: float = 1.0
+    """The rate that the factor multiplies. A resume with another one goes on with the rate that the run had."""
     factor: float = 1.0
     """Factor by which the learning rate has followed the bound; `rate_factor` is the one that counts."""
     roomy: float = LARGEST_RISE
@@ -99,6 +101,7 @@ class UpdateLimit:
     def state(self) -> dict[str, float | None]:
         """The state that checkpoints keep."""
         return {
+            "first_rate": self.first_rate,
             "factor": self.factor,
             "roomy": self.roomy,
             "num_calm": self.num_calm,
@@ -109,8 +112,9 @@ class UpdateLimit:
 
     @state.setter
     def state(self, saved: Mapping[str, Any]) -> None:
-        self.factor = saved.get("factor", 1.0)
-        self.roomy = saved.get("roomy", LARGEST_RISE)
+        scale = saved.get("first_rate", self.first_rate) / self.first_rate
+        self.factor = saved.get("factor", 1.0) * scale
+        self.roomy = saved.get("roomy", LARGEST_RISE) * scale
         self.num_calm = saved.get("num_calm", 0)
         self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
