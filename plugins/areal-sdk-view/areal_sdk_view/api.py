@@ -14,6 +14,7 @@ from aiohttp import web
 from areal_sdk import ArealError, ConfigError
 from areal_sdk_view.answers import (
     comparing,
+    copies,
     episodes,
     events,
     failures,
@@ -41,6 +42,7 @@ OF_RUN: Mapping[str, Answer] = {
     "episode": reading.read,
     "text": reading.read_text,
     "tokens": reading.read_tokens,
+    "copy": copies.copy,
     "siblings": siblings.align,
     "tasks": tasks.list_tasks,
     "task": tasks.through_training,

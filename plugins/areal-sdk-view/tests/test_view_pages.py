@@ -161,6 +161,24 @@ async def test_held_out_tasks_of_two_runs_lead_to_both_episodes(
     check(page, address)
 
 
+async def test_an_episode_is_copied_as_jsonl_as_atif_and_a_turn_as_curl(
+    page: Page, address: str
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-2.0")
+    await page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }; 1")
+    for button, part in (
+        ("Copy JSONL", '"reward": 0.0'),
+        ("Copy ATIF", '"schema_version": "ATIF-v1.8"'),
+        ("curl", 'curl "$OPENAI_BASE_URL/chat/completions"'),
+    ):
+        await page.run(
+            f"[...document.querySelectorAll('button')].find((b) => b.innerText === {button!r}).click()"
+        )
+        await page.until(f"window.copied?.includes({part!r})")
+    assert "What is 2 times ten?" in await page.run("window.copied")
+    check(page, address)
+
+
 async def test_tokens_are_walked_through_and_recoloured_by_keys(page: Page, address: str) -> None:
     await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-2.0")
     await page.press("n")

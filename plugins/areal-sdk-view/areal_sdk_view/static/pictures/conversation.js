@@ -1,7 +1,7 @@
 // The messages of an episode: thoughts, calls, results; long texts in parts; a quote marked.
 
-import { ofRun } from "../parts/api.js";
-import { h, replace } from "../parts/dom.js";
+import { isExported, ofRun } from "../parts/api.js";
+import { copy, h, replace } from "../parts/dom.js";
 import { count, number, signed } from "../parts/words.js";
 
 export function conversation(run, episode, quote) {
@@ -9,13 +9,18 @@ export function conversation(run, episode, quote) {
   const messages = episode.messages.map((message, at) => {
     const turn = episode.turns[message.turn];
     const element = h("div", { class: `message ${message.role}` },
-      h("div", { class: "role" }, h("b", {}, message.role), message.name ? h("span", {}, message.name) : null, message.is_answer ? facts(turn, message.turn) : null),
+      h("div", { class: "role" }, h("b", {}, message.role), message.name ? h("span", {}, message.name) : null, message.is_answer ? facts(turn, message.turn) : null,
+        message.is_answer && !isExported() ? h("button", { class: "small", title: "Copy the request of this turn as a curl command", onclick: () => copyTurn(run, episode.summary.id, message.turn) }, "curl") : null),
       message.blocks.length ? message.blocks.map((block, n) => shown(run, episode, at, n, block, quote)) : h("div", { class: "block dim" }, "(nothing)"));
     if (quote && !marked && element.querySelector("mark")) marked = element;
     return element;
   });
   marked?.classList.add("here");
   return { element: h("div", {}, messages), marked };
+}
+
+async function copyTurn(run, id, turn) {
+  await copy((await ofRun(run, "copy", { id, as: "curl", turn })).text, `The request of turn ${turn}`);
 }
 
 function facts(turn, index) {

@@ -3,12 +3,18 @@
 import { isExported, ofRun } from "../parts/api.js";
 import { colour, reward as rewardColour } from "../parts/colours.js";
 import { conversation } from "../pictures/conversation.js";
-import { copy, h, link, replace } from "../parts/dom.js";
+import { copy, h, link, replace, say } from "../parts/dom.js";
 import { fate } from "./episodes.js";
 import { go, href } from "../parts/route.js";
 import { strip } from "../pictures/strip.js";
 import { timeline } from "../pictures/timeline.js";
 import { moment, number, seconds, signed } from "../parts/words.js";
+
+const FORMS = { jsonl: "JSONL", atif: "ATIF" };
+
+async function copyAs(run, id, form, name) {
+  try { await copy((await ofRun(run, "copy", { id, as: form })).text, name); } catch (error) { say(error.message); }
+}
 
 export async function episode(root, { run, about, rest, query }) {
   const id = rest.join("/");
@@ -31,7 +37,7 @@ export async function episode(root, { run, about, rest, query }) {
     others(run, order, id),
     one.outcome.message ? h("p", { class: "problem" }, one.outcome.message, one.outcome.trace ? h("details", {}, h("summary", {}, "traceback"), h("pre", { class: "block" }, one.outcome.trace)) : null) : null,
     h("div", { class: "tools" },
-      h("button", { onclick: () => copy(JSON.stringify({ messages: one.messages.map(plain), reward: summary.reward, task: one.task.id }), "The conversation as a line of JSONL") }, "Copy JSONL"),
+      isExported() ? null : Object.entries(FORMS).map(([form, name]) => h("button", { onclick: () => copyAs(run, id, form, name) }, `Copy ${name}`)),
       h("button", { onclick: () => copy(`areal-sdk inspect ${quoted(about.overview.path)} --episode ${quoted(id)}`, "The command") }, "Copy command"),
       isExported() ? null : h("button", { onclick: () => copy(location.href, "The address") }, "Copy address")),
     h("div", { class: "two" },
@@ -64,7 +70,5 @@ function others(run, order, id) {
 
 /** A word of a shell: ids are the callers' own, and must not become commands. */
 const quoted = (word) => (/^[\w./:@%+=,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
-const plain = (message) => ({ role: message.role, content: message.blocks.map((block) => block.text).join("\n") });
 
 const wrapped = (title, content) => (content ? h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), content) : null);
