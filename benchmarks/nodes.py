@@ -27,7 +27,7 @@ from areal_sdk.launch import LocalLauncher
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.connection import Connection
-from areal_sdk.process.family import cpu_seconds
+from areal_sdk.process.family import used_by
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
@@ -148,7 +148,7 @@ async def measure(
 
 
 def pool_cpu(pool: NodePool) -> float:
-    return sum(cpu_seconds(pid) or 0.0 for pid in pool.pids.values())
+    return sum((used_by(pid) or (0.0,))[0] for pid in pool.pids.values())
 
 
 async def run(options: argparse.Namespace) -> list[Measured]:

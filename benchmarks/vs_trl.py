@@ -57,7 +57,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.fsdp.trainer import FSDPTrainer
     from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
     from areal_sdk.models import resolve_model
-    from areal_sdk.process.family import cpu_seconds
+    from areal_sdk.process.family import used_by
     from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
     model = resolve_model("smollm2")
@@ -91,7 +91,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
 
     rows = []
     for step in range(steps + 1):
-        start = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
+        start = {name: (used_by(pid) or (0.0,))[0] for name, pid in pids.items()}
         began = time.monotonic()
         prompts = [renderer.first(TemplateInput(tuple(messages(q)))).tokens for q in QUESTIONS]
         samples = await asyncio.gather(
@@ -101,11 +101,11 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
             TrajectoryGroup(str(i), str(i), tuple(s for s in samples if s.task_id == str(i)))
             for i in range(NUM_PROMPTS)
         ]
-        sampled = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
+        sampled = {name: (used_by(pid) or (0.0,))[0] for name, pid in pids.items()}
         metrics = await trainer.step(groups, version=step, timeout_s=300)
         assert metrics["num_trained"] == NUM_PROMPTS * GROUP_SIZE * new_tokens, metrics
         await engine.update_weights(await trainer.publish(step + 1))
-        end = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
+        end = {name: (used_by(pid) or (0.0,))[0] for name, pid in pids.items()}
         rows.append(
             {
                 "total": sum(end[n] - start[n] for n in pids),

@@ -25,7 +25,7 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import make_tiny_model
-from areal_sdk.process.family import cpu_seconds
+from areal_sdk.process.family import used_by
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.agents.spec import AgentSpec
@@ -108,7 +108,7 @@ async def measure_delay(delays: list[float]) -> None:
 
 
 def used(pids: list[int]) -> float:
-    return sum(cpu_seconds(pid) or 0.0 for pid in pids)
+    return sum((used_by(pid) or (0.0,))[0] for pid in pids)
 
 
 async def main(episodes: int, rounds: int, write: bool) -> None:

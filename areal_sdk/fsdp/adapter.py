@@ -139,7 +139,7 @@ def served_weights(model: Any, *, prefix: str = "") -> list[ServedWeight]:
                 weight,
                 a=parameters[f"{layer}{_A}"],
                 b=parameters[f"{layer}{_B}"],
-                scaling=_scaling(model.get_submodule(layer)),
+                scaling=float(model.get_submodule(layer).scaling["default"]),
             )
         served.append(weight)
     return served
@@ -231,7 +231,3 @@ def _peft_config(lora: LoraSection, model_dir: Path) -> Any:
 def _layers(model: nn.Module) -> list[Any]:
     """The layers that have an adapter."""
     return [module for module in model.modules() if hasattr(module, "lora_A")]
-
-
-def _scaling(layer: Any) -> float:
-    return float(layer.scaling["default"])

@@ -116,6 +116,11 @@ class Gateway:
         )
 
     @property
+    def calls(self) -> dict[str, int]:
+        """Number of calls that the engine is asked now, and of those that it has answered."""
+        return {"asked": self._metrics.num_running, "answered": self._metrics.num_turns}
+
+    @property
     def base_url(self) -> str:
         """`http://host:port/v1`; known once started."""
         return self._server.base_url

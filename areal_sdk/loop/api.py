@@ -58,12 +58,10 @@ def train(
     quiet: bool = False,
     **settings: Any,
 ) -> RunSummary:
-    """Train `agent`: a class, an instance, a function, or a name as for `areal-sdk train`. `settings` are those of
-    the TOML file, as sections: `rollout={"batch": 64}`. The model is `smollm2` unless another is given. `env` (a
-    class or a name) or `command` takes the place of the agent. `rewards` may be functions. Tasks are `Task`s, dicts,
-    or a name. `resume` is the directory of a run to continue with the same agent and tasks; settings may then raise
-    its limits.
-    """
+    """Train `agent`: a class, an instance, a function, or a name as for `areal-sdk train`. `settings` are those of the
+    TOML file, as sections: `rollout={"batch": 64}`. The model is `smollm2` unless another is given. `env` (a class or a
+    name) or `command` takes the place of the agent. `rewards` may be functions. Tasks are `Task`s, dicts, or a name.
+    `resume` is the directory of a run to continue with the same agent and tasks; settings may then raise its limits."""
     refuse_inside_a_loop()  # before anything is loaded or written
     return run_to_its_end(
         plan_training(
@@ -117,8 +115,7 @@ def resume_training(
     overrides: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Continue the run whose directory or mirror is `path` from its latest checkpoint. `settings` may raise its
-    limits."""
+    """Continue the run whose directory or mirror is `path` from its latest checkpoint. `settings` may raise its limits."""
     run_dir = open_run(path)
     return run_to_its_end(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
 

@@ -1,14 +1,14 @@
 """Reports of a run, to its directory and to the terminal."""
 
+import asyncio
 import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
-from areal_sdk.errors import StorageError
+from areal_sdk.errors import StorageError, cause_of
 from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before
 from areal_sdk.loop.learning.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
@@ -16,6 +16,7 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, TriagedEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
+from areal_sdk.telemetry.live.flight import FLIGHT, FlightRecorder
 from areal_sdk.telemetry.live.terminal import (
     RunStatus,
     StatusWriter,
@@ -52,9 +53,15 @@ class Progress:
         self._split = split
         self._name = name
         self._total_steps = total_steps
+        self._flight = FlightRecorder(run_dir.path / FLIGHT)
         self._view = LiveView(
-            writer, self._live, heartbeat_s=heartbeat_s, on_refresh=self._write_live
+            writer,
+            self._live,
+            heartbeat_s=heartbeat_s,
+            on_refresh=self._write_live,
+            on_say=self._flight.hear,
         )
+        self._parts: Callable[[], Mapping[str, Any]] = dict
         self._notify = notify
         self._metrics = MetricsLog(run_dir.metrics)
         self._episodes = EpisodeWriter(
@@ -72,6 +79,7 @@ class Progress:
         self._evaluations: dict[str, tuple[int, int]] = {}
         self._buffer: TrajectoryBuffer | None = None
         self._swap_s = 0.0
+        self._served = 0
         self._train_began: float | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,22 +87,28 @@ class Progress:
         await self._view.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error is None:
             self._phase = ""  # else it says what the run was doing
         self._view.show()
-        await self._view.__aexit__(kind, error, traceback)
+        self._flight.note(self._live(), {}, ended=_told_end(error))
+        await self._view.__aexit__()
+        self._flight.close()
         self._metrics.close()
         self._episodes.close()
 
     def begin(self, state: RunState) -> None:
         """Show this run's state from now on."""
         self._state = state
+
+    @contextlib.asynccontextmanager
+    async def following(self, parts: Callable[[], Mapping[str, Any]]) -> AsyncIterator[None]:
+        """Put what `parts` returns, the state of the run's parts, into the flight record within the block."""
+        self._parts = parts
+        try:
+            yield
+        finally:
+            self._parts = dict
 
     def watch(self, buffer: TrajectoryBuffer) -> None:
         """Show the numbers of this buffer from now on: training begins."""
@@ -128,8 +142,7 @@ class Progress:
     ) -> None:
         """Note that the run goes on after `step` and repeats later steps; without a checkpoint it begins anew.
         `plays_again`: episodes that were not trained by then are played again, which is impossible for those of
-        callers.
-        """
+        callers."""
         if lost := self._run_dir.lost_metrics():
             self.say(f"warning: {lost}")
         changed = {change.key: [change.before, change.after] for change in changes}
@@ -262,13 +275,12 @@ class Progress:
         numbers = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
         self.say(f"{name}: held-out data: {numbers}")
 
-    def delivered(self, *, seconds: float) -> None:
-        """Note that the engine has taken the weights of the last step."""
-        self._swap_s = seconds
+    def delivered(self, version: int, *, seconds: float) -> None:
+        """Note that the engine has taken the weights `version`."""
+        self._served, self._swap_s = version, seconds
 
     def report_state(self, state: RunState, *, waiting: Sequence[str]) -> None:
-        """Note that a step is taken, so that `state` may be saved from now on. It does not hold the waiting
-        groups."""
+        """Note that a step is taken, so that `state` may be saved from now on. It does not hold the waiting groups."""
         self._episodes.mark_taken(state.step, waiting=waiting)
 
     def report_step(
@@ -318,6 +330,8 @@ class Progress:
         self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
 
     def _write_live(self, live: RunStatus) -> None:
+        if self._flight.is_due:
+            self._flight.note(live, {"served": self._served, **self._parts()})
         with contextlib.suppress(StorageError):  # a write that matters more raises the error
             self._run_dir.write_live(live.as_json())
 
@@ -340,7 +354,7 @@ class Progress:
             sampled_per_s=self._sampled.per_second() if self._sampled.total else None,
             trained_per_s=self._trained.per_second() if self._metrics_of_step else None,
             ledger=buffer.ledger.snapshot() if buffer is not None else {},
-            waits=_waits(),
+            waits=[wait.as_json() for wait in current_waits()],
             note=self._doing(),
         )
 
@@ -399,5 +413,8 @@ def _span(versions: tuple[int, int]) -> str:
     return f"weights v{first}" if first == last else f"weights v{first}-v{last}"
 
 
-def _waits() -> Sequence[Mapping[str, Any]]:
-    return [wait.as_json() for wait in current_waits()]
+def _told_end(error: BaseException | None) -> str:
+    if error is None or isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        return "end" if error is None else "Ctrl-C or SIGTERM"
+    cause = cause_of(error)
+    return f"{type(cause).__name__}: {cause}"

@@ -35,6 +35,7 @@ from areal_sdk.loop.services.elastic import RanksChange, is_elastic
 from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins
+from areal_sdk.records.diagnosis.why import causes_of_end
 from areal_sdk.records.notebook import status_writer
 from areal_sdk.records.report import write_report
 from areal_sdk.telemetry import MetricsLog, RunDir
@@ -167,8 +168,7 @@ class BegunRun:
     summary: RunSummary | None = None
     """None until the run has ended by itself."""
     loss: ChildDiedError | RanksChange | None = None
-    """The reason why the run continues by itself with `rest`: the loss of a process, or room for more trainer
-    ranks."""
+    """The reason why the run continues by itself with `rest`: the loss of a process, or room for more trainer ranks."""
 
     async def main(self) -> RunSummary:
         training = self.training
@@ -367,6 +367,9 @@ def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
     if latest_checkpoint(run_dir.checkpoints) is not None:
         error.add_note(f"go on with: {run_dir.how_to_resume()}")
     if run_dir.has_begun():
+        with suppress(Exception):  # what `why` cannot read must not hide the error
+            for line in causes_of_end(run_dir, error):
+                error.add_note(line)
         error.add_note(f"look for faults: areal-sdk why {shlex.quote(str(run_dir.path))}")
     return error
 

@@ -46,8 +46,7 @@ class StoppedAtOnce(KeyboardInterrupt):
 def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     """The result of `main`. Tasks and threads that it leaves behind delay nothing. Raises KeyboardInterrupt on Ctrl-C
     or SIGTERM once `main` has unwound, as `asyncio.run` does. A second signal, at least `SAME_WITHIN_S` later, waits
-    for nothing and raises `StoppedAtOnce`.
-    """
+    for nothing and raises `StoppedAtOnce`."""
     try:
         refuse_inside_a_loop()
     except ConfigError:
@@ -203,8 +202,7 @@ def blocking_calls_end() -> Iterator[Callable[[], None]]:
 
 
 def _cancel_agents(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of agents. Tasks yet to begin would block the loop one after the other
-    before `main` can unwind."""
+    """Cancel the tasks of agents. Tasks yet to begin would block the loop one after the other before `main` can unwind."""
     for task in asyncio.all_tasks(loop):
         if is_playing(task):
             task.cancel(INTERRUPTED)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Protocol, Self
 
 from areal_sdk.blame import place_of, trace_of
@@ -36,8 +35,7 @@ GUEST_READS_WITHIN_S = 10
 """A guest that takes no bytes for so long is cut off."""
 
 ORPHAN_GRACE_S = 30.0
-"""Seconds that an entry may take to notice that the main process is gone, before the entry is
-ended."""
+"""Seconds that an entry may take to notice that the main process is gone, before the entry is ended."""
 
 
 class ChannelClosedError(ArealError):
@@ -199,12 +197,7 @@ class Channel:
         self._reader.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._returned.set()
         self._close("the entry returned")
         with contextlib.suppress(OSError):

@@ -15,9 +15,8 @@ from areal_sdk.process.spec import ChildExit, ProcessSpec
 Part = TypeVar("Part")
 
 KILLED_WITHIN_S = 60.0
-"""Seconds that a child may take to end after SIGKILL. The kernel still frees its memory: on a
-crowded machine, gigabytes take more than five seconds, and a run that had ended well would be
-reported as failed."""
+"""Seconds that a child may take to end after SIGKILL. The kernel still frees its memory: on a crowded machine,
+gigabytes take more than five seconds, and a run that had ended well would be reported as failed."""
 
 
 class Body(Protocol):

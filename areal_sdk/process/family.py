@@ -137,10 +137,10 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """User and system time that process `pid` has used; None once it is gone.
+def used_by(pid: int) -> tuple[float, float] | None:
+    """Seconds of CPU time that process `pid` has used, and MB of memory that it has; None once it is gone.
 
-    >>> cpu_seconds(os.getpid()) > 0.0
+    >>> min(used_by(os.getpid())) > 0.0
     True
     """
     try:
@@ -148,4 +148,5 @@ def cpu_seconds(pid: int) -> float | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -2,9 +2,8 @@
 
     u32 header length | orjson header {k, i, m, p, b} | buffer 0 | buffer 1 | ...
 
-Buffers (numpy arrays, bytes) are neither copied into the header nor escaped: they are sent from
-where they lie and received into memory of their own. JSON has no NaN: a float that may be NaN
-arrives as None.
+Buffers (numpy arrays, bytes) are neither copied into the header nor escaped: they are sent from where they lie and
+received into memory of their own. JSON has no NaN: a float that may be NaN arrives as None.
 """
 
 import struct
@@ -123,8 +122,7 @@ def _as_bytes_view(buffer: Buffer) -> memoryview:
 class FrameDecoder:
     """Turns received bytes into frames, in place: `target()` says where the next bytes belong.
 
-    Small things are read into a scratch buffer, many at a time; a big buffer is received straight
-    into its own memory.
+    Small things are read into a scratch buffer, many at a time; a big buffer is received straight into its own memory.
     """
 
     def __init__(

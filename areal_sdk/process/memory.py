@@ -47,6 +47,15 @@ def machine_mb() -> int | None:
     return min(found) >> 20 if found else None
 
 
+def free_mb() -> int | None:
+    """MB of memory that this machine can still give; None if it is not known."""
+    with contextlib.suppress(OSError, StopIteration):
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) >> 10
+    return None
+
+
 def _own_kb(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()

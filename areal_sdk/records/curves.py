@@ -57,8 +57,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
 SOURCES_IN_PANEL = 4
 _OUTCOME = "batch/outcome/"
 MAX_OUTCOME_PANELS = 8
-"""Largest number of panels for metrics that the outcomes of episodes carry; `inspect --json` has
-all."""
+"""Largest number of panels for metrics that the outcomes of episodes carry; `inspect --json` has all."""
 
 
 def panels_of(run_dir: RunDir) -> list[Panel]:

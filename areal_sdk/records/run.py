@@ -88,8 +88,7 @@ class Run:
         return self._run_dir.read_tokens(step)
 
     def episode_tokens(self, episode_id: str) -> EpisodeTokens | None:
-        """The record of an episode's tokens in training, by turn; None if no step trained it, or its record is
-        gone."""
+        """The record of an episode's tokens in training, by turn; None if no step trained it, or its record is gone."""
         return tokens_of(self._run_dir, episode_id)
 
     def to_pandas(self, kind: Kind = "metrics") -> "pandas.DataFrame":

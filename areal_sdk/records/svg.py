@@ -13,8 +13,7 @@ NUM_TICKS = 4
 MOST_OF_NUMBER = 6
 """Maximum number of characters beside an axis."""
 MAX_POINTS = 300
-"""Largest number of points of a curve. Longer curves are averaged: a report of ten thousand steps
-stays small."""
+"""Largest number of points of a curve. Longer curves are averaged: a report of ten thousand steps stays small."""
 
 
 def draw(panel: Panel) -> str:

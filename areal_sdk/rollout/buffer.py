@@ -101,8 +101,7 @@ class TrajectoryBuffer:
 
     @property
     def changed(self) -> asyncio.Event:
-        """The event that is set at the next change. Take the event *before* reading the state, then
-        wait on it."""
+        """The event that is set at the next change. Take the event *before* reading the state, then wait on it."""
         return self._changed
 
     def admit(self, issued: IssuedTask, *, size: int | None = None) -> PendingGroup:
@@ -161,8 +160,7 @@ class TrajectoryBuffer:
             self.fail(hopeless)
 
     def hold(self, is_down: bool) -> None:
-        """Hold all groups back while the engine is down: none starts, and dropped groups do not
-        count as failures."""
+        """Hold all groups back while the engine is down: none starts, and dropped groups do not count as failures."""
         self._is_held = is_down
         self._streak.end()
         self._notify()

@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from areal_sdk.errors import ConfigError, EpisodeError
@@ -65,8 +64,7 @@ class CallerTasks(TaskBook):
 
 class CallerEpisodes(EpisodeSource):
     """Turns the sessions of callers into episodes. Leaving ends the episodes. The sessions go on, and observers are
-    told of each session when it is over.
-    """
+    told of each session when it is over."""
 
     def __init__(
         self,
@@ -106,12 +104,7 @@ class CallerEpisodes(EpisodeSource):
         self._broken = frozenset()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._has_ended = True
         self._sessions.end_learning()
         playing = set(self._playing)

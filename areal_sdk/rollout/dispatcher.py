@@ -8,7 +8,6 @@ tasks -> room in the gate? -> admit a group -> its siblings play -> triage -> bu
 import asyncio
 import logging
 from functools import partial
-from types import TracebackType
 from typing import Protocol, Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -69,19 +68,14 @@ class Dispatcher(EpisodeSource):
         self._main = asyncio.create_task(self._dispatch(), name="dispatcher")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._main is not None
         self._main.cancel()
         # The runner abandons user code that ignores its cancellation, so this ends in time.
         _, unfinished = await asyncio.wait({self._main}, timeout=STOP_TIMEOUT_S)
         if unfinished:
             logger.error("episodes still run %g s after they were cancelled", STOP_TIMEOUT_S)
-        if kind is None and self._failure is not None:
+        if error[0] is None and self._failure is not None:
             raise self._failure  # no later `cut_batch` will raise it
 
     async def _dispatch(self) -> None:

@@ -1,7 +1,6 @@
 """The way from finished episodes to the batch of a step: triage, groups, batches.
 
-Episode -> triage -> ScoredEpisode -> PendingGroup -> FinishedGroup -> RolloutBatch
-               +---> Rejection
+Episode -> triage -> ScoredEpisode -> PendingGroup -> FinishedGroup -> RolloutBatch +---> Rejection
 """
 
 import asyncio
@@ -50,8 +49,7 @@ class ScoredEpisode:
     """Whether the model called a tool; None if it was offered none."""
 
     def masked(self, *, before: int) -> Self | None:
-        """The episode with the tokens sampled before that version as context; None if no other is
-        trained."""
+        """The episode with the tokens sampled before that version as context; None if no other is trained."""
         masked = tuple(mask_older(t, than=before) for t in self.trajectories)
         oldest = oldest_version(masked)
         if oldest is None:
@@ -257,8 +255,7 @@ class RolloutBatch:
 @dataclass(slots=True)
 class FailureStreak:
     """Counts the episodes in a row that gave nothing to train. If an agent never works, the run ends with its error,
-    before it consumes the dataset.
-    """
+    before it consumes the dataset."""
 
     limit: int
     num_lost: int = 0
@@ -267,8 +264,7 @@ class FailureStreak:
         self.num_lost = 0
 
     def lose(self, size: int, cause: Rejection) -> RolloutError | None:
-        """Count a group of `size` that was given up. Returns the error with which the run ends, if the limit is
-        passed."""
+        """Count a group of `size` that was given up. Returns the error with which the run ends, if the limit is passed."""
         self.num_lost += size
         if self.num_lost < self.limit:
             return None

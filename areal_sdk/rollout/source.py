@@ -8,7 +8,6 @@ episode begins and wait for its end: ledger, buffer, triage and observers are us
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -31,9 +30,8 @@ STOP_TIMEOUT_S = 10.0
 class EpisodeSource(ABC):
     """Begins the episodes of a run, from `async with` to its end, and books each one.
 
-    A subclass calls `begin` when an episode starts, then `end` with the finished episode or `cut_off`
-    if there will be none. Leaving cancels the running episodes and books them as `cancelled`;
-    finished groups stay in the buffer.
+    A subclass calls `begin` when an episode starts, then `end` with the finished episode or `cut_off` if there will be
+    none. Leaving cancels the running episodes and books them as `cancelled`; finished groups stay in the buffer.
     """
 
     def __init__(
@@ -53,12 +51,7 @@ class EpisodeSource(ABC):
     async def __aenter__(self) -> Self: ...
 
     @abstractmethod
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
     def set_version(self, version: int) -> None:
         """Note that the engine has confirmed `version`, so that more episodes may begin."""
@@ -75,8 +68,7 @@ class EpisodeSource(ABC):
     # --- for subclasses ------------------------------------------------------------------------
 
     def begin(self, group: PendingGroup, sibling: int, age: Callable[[], int | None]) -> None:
-        """Note that an episode starts. `age` returns the version of its first token, and None before the first
-        token."""
+        """Note that an episode starts. `age` returns the version of its first token, and None before the first token."""
         self.buffer.ledger.start(1)
         group.ages[sibling] = age
 

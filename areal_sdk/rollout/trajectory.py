@@ -73,8 +73,7 @@ def oldest_trainable(turns: Sequence[Turn]) -> int | None:
 
 def check_parents(turns: Sequence[Turn]) -> None:
     """Raise ValueError unless each turn extends the tokens of its parent. Otherwise a turn would inherit the
-    logprobs, masks and versions of other tokens.
-    """
+    logprobs, masks and versions of other tokens."""
     for index, turn in enumerate(turns):
         parent = turn.parent
         if parent is None:
@@ -168,8 +167,7 @@ class _Homes:
         self._found: dict[int, tuple[Branch, int]] = {}
 
     def settle(self, chain: Sequence[int], *, last: int, most_shared: int) -> Branch:
-        """The sequence of the chain's turns up to `last`. It shares at most `most_shared` tokens with another
-        sequence."""
+        """The sequence of the chain's turns up to `last`. It shares at most `most_shared` tokens with another sequence."""
         before, num_shared = self._longest(chain, last)
         num_shared = min(num_shared, most_shared)
         tokens = self._turns[last].tokens_from(num_shared)

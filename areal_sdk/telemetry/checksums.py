@@ -21,8 +21,7 @@ SMALL_BYTES = 16 * 2**20
 
 CHUNK_BYTES = 16 * 2**20
 NUM_THREADS = 8
-"""Number of files that are read at once, for example one for each rank that wrote: checksums do not hold Python's
-lock."""
+"""Number of files that are read at once, for example one for each rank that wrote: checksums do not hold Python's lock."""
 
 
 def files_below(directory: Path) -> list[str]:
@@ -79,8 +78,7 @@ def write_manifest(directory: Path) -> None:
 
 def check_files(directory: Path, *, quickly: bool = False) -> None:
     """Raise DamagedError, which names the file, unless all files are unchanged. `quickly` compares the sizes of all
-    files, and the content of small files alone, so that no weights are read.
-    """
+    files, and the content of small files alone, so that no weights are read."""
     try:
         manifest = json.loads((directory / MANIFEST_FILE).read_bytes())
         files = manifest["files"]

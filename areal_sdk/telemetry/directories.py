@@ -88,8 +88,7 @@ def sync_tree(directory: Path) -> None:
 
 def recover(parent: Path) -> None:
     """Remove directories that killed processes began in `parent`, and put back those that they were replacing. No
-    other process may be writing there.
-    """
+    other process may be writing there."""
     for old in parent.glob(f".*{_OLD}"):
         path = parent / old.name.removeprefix(".").removesuffix(_OLD)
         if not path.exists():  # it was killed between two renames

@@ -149,8 +149,7 @@ class EpisodeWriter:
         split: str = "train",
         measures: int | None = None,
     ) -> None:
-        """Append one episode, and its line to the index. `measures` is the step after which an evaluation played
-        it."""
+        """Append one episode, and its line to the index. `measures` is the step after which an evaluation played it."""
         record = prepare(episode, trajectories=trajectories, dropped=dropped, split=split)
         self.append(record, version=version, measures=measures)
 
@@ -228,8 +227,7 @@ class _Undoing:
     waiting: set[str] = field(default_factory=set)
     """The groups that were not consumed in that state."""
     plays_again: bool = True
-    """Whether a resumed run plays undone episodes again. A run that learns from callers does
-    not: their episodes stay."""
+    """Whether a resumed run plays undone episodes again. A run that learns from callers does not: their episodes stay."""
 
     def meet(self, line: Mapping[str, Any]) -> None:
         """Read a line that belongs to no episode."""

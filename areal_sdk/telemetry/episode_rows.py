@@ -1,7 +1,6 @@
 """An episode and its trajectories as JSON: the common parts of turns, branches and trajectories are written once.
 Messages are in one list, and a turn names its new messages as ranges of that list. A field with its default is left
-out. A trajectory names the turns whose tokens it trains. The rest of it follows from them.
-"""
+out. A trajectory names the turns whose tokens it trains. The rest of it follows from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -76,8 +75,7 @@ def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
 
 
 def trajectory_rows(trajectories: Sequence[Trajectory], episode: Episode) -> list[dict[str, Any]]:
-    """The rows of trajectories. Each names by `before` the trajectory with the same beginning, of `num_before`
-    tokens."""
+    """The rows of trajectories. Each names by `before` the trajectory with the same beginning, of `num_before` tokens."""
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
     rows = []
     for t in trajectories:

@@ -34,8 +34,7 @@ def to_json(value: Any, *, indent: bool = False) -> bytes:
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` in one step: readers see the old content or the new, even after a crash. Without `durable`, a
-    power cut may bring back an older content; this is for files that are written all the time.
-    """
+    power cut may bring back an older content; this is for files that are written all the time."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,7 @@
 
     started = running + buffered + trained + sum(dropped)
 
-Evaluation episodes and the branches of an episode do not count. An infrastructure retry counts as the
-same episode.
+Evaluation episodes and the branches of an episode do not count. An infrastructure retry counts as the same episode.
 
 >>> books = Ledger()
 >>> books.start(3); books.buffer(2); books.drop(DropReason.ERROR_AGENT); books.train(2)
@@ -24,8 +23,7 @@ from areal_sdk.errors import LedgerError
 
 
 class DropReason(StrEnum):
-    """The reason why an episode was not trained. The set is closed: a new way to lose an episode needs a name
-    here."""
+    """The reason why an episode was not trained. The set is closed: a new way to lose an episode needs a name here."""
 
     ZERO_VARIANCE = "zero_variance"
     """All rewards of the episode's group are equal: nothing to learn."""

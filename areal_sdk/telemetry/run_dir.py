@@ -19,6 +19,7 @@ model/          config, tokenizer and template of the trained model: all its fil
 logs/           one file per child process
 report.html     the run as one page for a browser
 live.json       current state of the run: progress and waits
+flight.jsonl    its state every second of the last minutes, in a ring of fixed size: for `why` after whatever end
 
 The directory is open to its user alone, and so is every file but those of weights: whoever opens the
 directory to others (`chmod 711`) lets them read the weights, and no text.
@@ -215,8 +216,7 @@ class RunDir:
         write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
 
     def record_call(self, arguments: Mapping[str, str]) -> None:
-        """Store which parameters of `areal_sdk.train` got objects, each in the form in which a user would write
-        it."""
+        """Store which parameters of `areal_sdk.train` got objects, each in the form in which a user would write it."""
         write_atomically(self.call, to_json(arguments, indent=True))
 
     def record_plugins(self, installed: Mapping[str, str]) -> list[str]:
@@ -247,8 +247,7 @@ class RunDir:
         return tomllib.loads(self.config.read_text(encoding="utf-8"))
 
     def read_began(self) -> float:
-        """Unix time at which the run began. If the directory does not say, the time at which its
-        settings were written."""
+        """Unix time at which the run began. If the directory does not say, the time at which its settings were written."""
         return float((read_json(self.began) or {}).get("time") or self.config.stat().st_mtime)
 
     def read_call(self) -> dict[str, str]:
@@ -341,8 +340,7 @@ class RunDir:
 
     def find_episode(self, episode_id: str) -> EpisodeRecord:
         """The whole episode. If there is none with that id, ConfigError names the newest ones. A session that a
-        caller named `mine` is found by that name too, if only one caller chose it.
-        """
+        caller named `mine` is found by that name too, if only one caller chose it."""
         record = episodes.find_episode(self.episodes, episode_id)
         if record is not None:
             return record

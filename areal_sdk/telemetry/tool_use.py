@@ -1,5 +1,4 @@
-"""The share of chances in which the model called a tool that it was offered, and advice if it never
-did."""
+"""The share of chances in which the model called a tool that it was offered, and advice if it never did."""
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean

@@ -33,7 +33,7 @@ async def check_environment(
 
     Returns the steps of `replies`, for your own assertions.
     """
-    name = _name(make)
+    name = getattr(make, "__name__", None) or repr(make)
     await _check_reset(make, task, name, timeout_s)
     results = await _play(make, task, replies, name, timeout_s)
     await _check_alone(make, task, replies or _SMALL_TALK, name, timeout_s)
@@ -243,7 +243,3 @@ async def _call(answer: Any, what: str, timeout_s: float) -> Any:
         if ".reset()" in what:
             cure = "an episode must begin with every task: look at what task.data holds"
         raise ConformanceError(f"{what[:300]} raised {type(exc).__name__}: {exc}; {cure}") from exc
-
-
-def _name(make: Callable[[], Environment]) -> str:
-    return getattr(make, "__name__", None) or repr(make)

@@ -38,6 +38,8 @@ def why(run: Path, as_json: bool) -> None:
 def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     if diagnosis.failed:
         yield f"{'ended by':{WIDTH}}{diagnosis.failed}"
+    for number, line in enumerate(diagnosis.last):
+        yield f"{'' if number else 'at last':{WIDTH}}{line}"
     if diagnosis.num_unreadable:
         yield f"{'unseen':{WIDTH}}{diagnosis.num_unreadable} episodes of the sample cannot be read"
     if not diagnosis.findings:

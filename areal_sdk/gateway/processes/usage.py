@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from areal_sdk.config import Quota
@@ -63,12 +62,7 @@ class RowLock:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._account)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._account)
 
 

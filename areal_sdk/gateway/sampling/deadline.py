@@ -1,7 +1,6 @@
 """One deadline for a whole stream: set once a request, not once a token."""
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 
@@ -36,12 +35,7 @@ class Deadline:
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self.expire)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._timer.cancel()
         if kind is asyncio.CancelledError and self._has_cancelled and self._is_waiting:
             self._is_waiting = False

@@ -216,14 +216,10 @@ def _function_of(call: Any, raw_inputs: Mapping[str, str]) -> Any:
     }
 
 
-def _is_text(call: dict[str, Any]) -> bool:
-    return not isinstance(call["function"].get("arguments"), dict)
-
-
 def _as_text(call: dict[str, Any]) -> dict[str, Any]:
     """The call with its arguments as a string, which is OpenAI's form. As Python objects, 1 and true would be
     equal."""
-    if _is_text(call):
+    if not isinstance(call["function"].get("arguments"), dict):
         return call
     function = call["function"]
     arguments = json.dumps(function["arguments"], ensure_ascii=False)

@@ -21,8 +21,7 @@ REASONS = ("", "success", "verdicts", "reward", "order")
 """Reasons that may decide between two measurements, from the first that is asked to the last."""
 
 MAX_UNJUDGED = 0.1
-"""Share of unjudged episodes that an evaluation may have beyond another's. With more it does not
-win by its rewards."""
+"""Share of unjudged episodes that an evaluation may have beyond another's. With more it does not win by its rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,7 @@ class Measured:
     to_version: int
     by: str = ""
     """The reason why these weights are the best: `success`; `reward`, if the success is equal or says nothing;
-    `verdicts`, if more of their episodes have one; `order`, if all of these are equal. Empty for the first
-    weights."""
+    `verdicts`, if more of their episodes have one; `order`, if all of these are equal. Empty for the first weights."""
     solved: float | None = None
     """Success over all episodes, those without a verdict included; None: equal to `success`."""
     judged: float = 1.0
@@ -156,8 +154,7 @@ class BestWeights:
 
     def offer(self, exported: Path, measured: Measured | None) -> None:
         """Keep `exported` if it is, or may be, the best. Afterwards it is gone. Returns None if nothing was scored.
-        Weights that waited are offered as `waiting_dir`.
-        """
+        Weights that waited are offered as `waiting_dir`."""
         if exported == self.waiting_dir:
             self.waiting = None
         if measured is not None:

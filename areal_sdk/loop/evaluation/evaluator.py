@@ -84,8 +84,7 @@ class Evaluator:
 
     async def measure_last(self) -> Reports:
         """Evaluate the last weights, which may be the best ones. An evaluation of the last step has measured them
-        already, unless the weights changed during it.
-        """
+        already, unless the weights changed during it."""
         if (reports := self._measured_at(self.state.step)) is not None:
             for report in reports.values():
                 self.progress.report_eval("after", report, step=self.state.step, is_known=True)
@@ -104,8 +103,7 @@ class Evaluator:
         return reports
 
     async def measure_waiting(self) -> None:
-        """Evaluate the weights that looked best while they changed. The engine keeps these weights, so call this
-        last."""
+        """Evaluate the weights that looked best while they changed. The engine keeps these weights, so call this last."""
         waiting, directory = self.best.waiting, self.best.waiting_dir
         if waiting is None or not self.tasks:
             return
@@ -142,8 +140,7 @@ class Evaluator:
         )
 
     async def finish(self) -> None:
-        """Wait for the evaluation that runs, and for the one that waits, unless the last weights are measured
-        anyway."""
+        """Wait for the evaluation that runs, and for the one that waits, unless the last weights are measured anyway."""
         if self._running is not None:
             await self._running
         if self._is_waiting and not self.section.after and not self.reached:

@@ -51,8 +51,7 @@ async def run_evaluation(
     record: bool = False,
 ) -> EvalReport:
     """Evaluate `program` on `config.model`, or against `endpoint`. `record` keeps the episodes in a run directory,
-    which the report names.
-    """
+    which the report names."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(view)
         held_out = load_held_out(

@@ -45,8 +45,7 @@ class Exported:
     adapter: bool = False
     """Whether only the adapter is exported, without the model."""
     rounding: Rounding | None = None
-    """Effect of rounding on what was learnt, or its effect in bfloat16 if nothing is rounded; None:
-    not known."""
+    """Effect of rounding on what was learnt, or its effect in bfloat16 if nothing is rounded; None: not known."""
     is_rounded: bool = False
     """Whether the weights went through the dtype of `rounding`."""
     num_vanished: int = 0

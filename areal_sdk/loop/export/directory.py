@@ -1,7 +1,6 @@
 """The files of an export: weights in one dtype, the description of the model, and its card. The dtype is that of the
 evaluated weights, so that the run's figures hold for the files. A narrower dtype loses a part of what was learnt; the
-card says how much.
-"""
+card says how much."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""The end of a run that has nothing left to learn, or nothing to learn from: its name, and the advice what to
-change."""
+"""The end of a run that has nothing left to learn, or nothing to learn from: its name, and the advice what to change."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -226,8 +226,7 @@ async def _keep_what_was_learnt(
     learner: Learner, why: str | None, *, grace_s: float, say: Callable[[str], None]
 ) -> None:
     """Let the trainer finish its step, and save the result. Another Ctrl-C cuts this off. `why` is the reason for the
-    end, unless the user ended the run.
-    """
+    end, unless the user ended the run."""
     what = learner.state.reached
     again = " again" if why is None else ""
     until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C{again}: at once)"

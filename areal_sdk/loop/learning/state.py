@@ -44,8 +44,7 @@ class RunState:
 
     @property
     def version(self) -> int:
-        """The version of the weights: each step publishes one, and a warm-up is published as
-        version 0."""
+        """The version of the weights: each step publishes one, and a warm-up is published as version 0."""
         return self.step
 
     @property
@@ -88,8 +87,7 @@ class RunSummary:
     had_ended: bool = False
     """Whether the run was to be resumed, and nothing was left to do."""
     better: int | None = None
-    """The step whose kept weights earned clearly more than the last ones, where nothing was
-    evaluated."""
+    """The step whose kept weights earned clearly more than the last ones, where nothing was evaluated."""
     rollbacks: int = 0
     """Number of times that the guard put earlier weights back."""
     elapsed_s: float = 0.0
@@ -197,8 +195,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 def check_checkpoint(checkpoint: Path) -> None:
     """Raise DamagedError for damage that is found without reading the weights, before a process starts. The trainer
-    checks everything that it loads.
-    """
+    checks everything that it loads."""
     try:
         check_files(checkpoint, quickly=True)
     except DamagedError as exc:
@@ -241,8 +238,7 @@ _NOT_SET = "not set"
 
 
 ENDED_EMPTY = ("solved", "hopeless", "stuck")
-"""Endings of runs whose batches have no gradient any more: all succeed, none does, or siblings earn
-the same."""
+"""Endings of runs whose batches have no gradient any more: all succeed, none does, or siblings earn the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +280,7 @@ def changed_settings(run_dir: RunDir, config: Config, *, is_saved: bool) -> list
 
 
 def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> str | None:
-    """The reason why nothing is left to train, and the way to go on; None if something is left, or
-    the run was stopped."""
+    """The reason why nothing is left to train, and the way to go on; None if something is left, or the run was stopped."""
     end, run = last_event(run_dir.read_metrics()), config.run
     if end.get("kind") != "end":
         return None

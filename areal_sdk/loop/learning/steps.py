@@ -219,13 +219,12 @@ class TrainingLoop:
     async def _step(self, batch: RolloutBatch) -> tuple[RolloutBatch, dict[str, float]]:
         """Train on the batch."""
         trainer = self.learner.trainer
-        metrics = dict(
-            await trainer.step(
-                batch.groups,
-                version=self.state.version,
-                timeout_s=self.services.config.trainer.step_timeout_s,
+        limit_s = self.services.config.trainer.step_timeout_s
+        what = f"trainer: step {self.state.version + 1}"
+        async with waiting(what, timeout_s=limit_s, slack_s=60.0):  # the trainer's error says more
+            metrics = dict(
+                await trainer.step(batch.groups, version=self.state.version, timeout_s=limit_s)
             )
-        )
         self.source.buffer.mark_trained(batch)
         self._lessons.add(batch.metrics, metrics)
         is_skipped = not metrics.get("num_updates") and bool(metrics.get("num_skipped_updates"))
@@ -313,7 +312,7 @@ class TrainingLoop:
             self.source.buffer.fail(error)  # without this version no further batch would come
             raise
         self.source.set_version(update.version)
-        self.progress.delivered(seconds=time.monotonic() - began)
+        self.progress.delivered(update.version, seconds=time.monotonic() - began)
         self.services.plugins.notify.on_weights(update=update)
 
     async def _delivered(self) -> None:

@@ -224,6 +224,7 @@ async def run_training(plan: RunPlan, start: Start) -> RunSummary:
             most_ranks=start.most_ranks,
             say=progress.say,
         ) as services,
+        progress.following(services.parts),
         open_learner(
             services.trainer,
             plan,

@@ -47,8 +47,7 @@ def isolated_reward(
     weight: float,
 ) -> RewardSpec:
     """The spec of a reward in another environment, which is made now if needed. `isolated` is a requirement for pip,
-    or True: the version of the reward's package that is installed here.
-    """
+    or True: the version of the reward's package that is installed here."""
     python = _python_for("reward", name, isolated, plugins.rewards.owners(name))
     checked = _checked(python, "reward", name, json.dumps(dict(options)))
     return RewardSpec(name, f"{REGISTERED}{name}", weight, checked, python=str(python))
@@ -63,8 +62,7 @@ def isolated_environment(
     step_timeout_s: float,
 ) -> AgentSpec:
     """The spec of an environment in another virtual environment. `isolated` is the same as for rewards. Its workers
-    play whole episodes there. Only the model's answers come from this process.
-    """
+    play whole episodes there. Only the model's answers come from this process."""
     python = _python_for("env", name, isolated, plugins.environments.owners(name))
     checked = _checked(python, "env", name, json.dumps(dict(options)))
     return AgentSpec(

@@ -245,8 +245,7 @@ def find_served_model(config: Config, *, plugins: Plugins) -> FoundModel:
 
 def find_trained_model(config: Config, *, plugins: Plugins, preset: PresetSpec) -> FoundModel:
     """The model that a run starts from. ConfigError unless the run can use it. Missing packages are reported first,
-    since a model may have to be fetched.
-    """
+    since a model may have to be fetched."""
     engine_class(config, plugins).check_installed()
     directory = find_model(config.init_from or config.model)
     make_trainer(

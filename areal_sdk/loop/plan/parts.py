@@ -151,8 +151,7 @@ class ChosenAlgorithm:
 
 def choose_algorithm(config: Config, plugins: Plugins) -> ChosenAlgorithm:
     """The algorithm. ConfigError if its parts do not go together, or if it could not learn. A plugin's trainer may
-    read another kind of preset, which it checks itself.
-    """
+    read another kind of preset, which it checks itself."""
     chosen = ChosenAlgorithm(find_preset(config, plugins))
     if not has_own_trainer(config):
         return chosen

@@ -130,8 +130,7 @@ def _without_prompt(
     prompt: tuple[Message, ...], row: Mapping[str, Any], key: str
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """The messages before an answer, and the answer alone. Data may repeat the prompt in the answer. If the answer
-    does not, the messages are `prompt` itself. The system message may be missing in one of the two.
-    """
+    does not, the messages are `prompt` itself. The system message may be missing in one of the two."""
     said = _answer(row[key], key)
     if said[0]["role"] in ANSWERING:
         return prompt, said

@@ -87,8 +87,7 @@ def load_held_out(
 ) -> HeldOut:
     """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. Says so if this limit is the
     default. Files often hold one source after the other, so the first tasks are no sample of the rest. If a generator
-    does not end, the tasks are drawn from its first ones, which is said too.
-    """
+    does not end, the tasks are drawn from its first ones, which is said too."""
     _check_given_once(program, split, source)
     if source is None and config.mixture and split not in program.given:
         given = _held_out_mixture(config, split, program=program, plugins=plugins)

@@ -29,8 +29,7 @@ def make_gateway(
     membership: Membership | None = None,
 ) -> Gateway:
     """The gateway. `sampling` is for callers from outside; sessions of the run bring their own. `membership` and
-    `users` are given to each of several gateway processes.
-    """
+    `users` are given to each of several gateway processes."""
     return Gateway(
         engine,
         renderer=renderer,

@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from areal_sdk import certificate
 from areal_sdk.backends.supervised import SupervisedEngine, supervised
@@ -27,8 +28,9 @@ from areal_sdk.loop.services.elastic import (
 )
 from areal_sdk.loop.services.playing import Blueprint, PlayingSide, choose_playing
 from areal_sdk.plugins import Plugins
-from areal_sdk.process.family import cpu_seconds
+from areal_sdk.process.family import used_by
 from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import free_mb
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
@@ -49,14 +51,22 @@ class Services:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of the others on this machine."""
+        return {name: seconds for name, (seconds, _) in self._used().items()}
+
+    def parts(self) -> dict[str, Any]:
+        """The state of the parts now: CPU time and memory of each process, free memory, and calls of the engine."""
+        used = {name: [round(number, 1) for number in both] for name, both in self._used().items()}
+        return {"processes": used, "free_mb": free_mb(), **self.playing.calls}
+
+    def _used(self) -> dict[str, tuple[float, float]]:
         pids = {"main": os.getpid()}
         if self.engine.pid is not None:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= self.trainer.pids
         pids |= self.playing.pids
-        used = {name: cpu_seconds(pid) for name, pid in pids.items()}
-        return {name: seconds for name, seconds in used.items() if seconds is not None}
+        used = {name: used_by(pid) for name, pid in pids.items()}
+        return {name: both for name, both in used.items() if both is not None}
 
 
 @asynccontextmanager
@@ -71,9 +81,8 @@ async def open_services(
     most_ranks: int | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[Services]:
-    """Start engine, gateway and agents, and the trainer if there is an algorithm. `most_ranks` is the number of
-    trainer ranks for which there was room when the run began again in order to grow. Whatever fails, all services are
-    closed.
+    """Start engine, gateway and agents, and the trainer if there is an algorithm. `most_ranks` is the number of trainer
+    ranks for which there was room when the run began again in order to grow. Whatever fails, all services are closed.
     """
     async with AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(

@@ -67,6 +67,11 @@ class PlayingSide(ABC):
     def pids(self) -> Mapping[str, int]:
         """The processes that play, by name."""
 
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Calls that the gateway of this process has at the engine, and those that were answered."""
+        return {}
+
     def runner(
         self, *, split: str, sampling: SamplingPolicy
     ) -> AbstractAsyncContextManager[PlaysEpisodes]:
@@ -146,6 +151,10 @@ class _PlayingHere(PlayingSide):
     @property
     def pids(self) -> Mapping[str, int]:
         return self.players.pids
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        return self.players.gateway.calls
 
     def runner(
         self, *, split: str, sampling: SamplingPolicy

@@ -1,8 +1,7 @@
 """Mutual authentication of the main process and a child that connects over TCP.
 
-Both know a token; neither sends it. Each proves it over the other's fresh nonce, so that a recorded
-handshake cannot be replayed, and no code is run for a stranger. The connection is not encrypted: keep
-it on a private network.
+Both know a token; neither sends it. Each proves it over the other's fresh nonce, so that a recorded handshake cannot be
+replayed, and no code is run for a stranger. The connection is not encrypted: keep it on a private network.
 """
 
 import hashlib

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from areal_sdk.errors import ProcessError
@@ -68,8 +67,7 @@ class RemoteProcess:
         self._starter = starter
 
     def signal(self, number: int) -> None:
-        """Have the starter send the signal. A process without a starter ends itself when its
-        connection is closed."""
+        """Have the starter send the signal. A process without a starter ends itself when its connection is closed."""
         if self._starter is not None:
             self._starter.signal(number)
 
@@ -156,12 +154,7 @@ class Listener:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _accept_forever(self) -> None:

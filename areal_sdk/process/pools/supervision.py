@@ -130,10 +130,8 @@ class RestartPolicy:
 class Restarts:
     """The restarts of one child so far.
 
-    while True:
-        await child.exited
-        await asyncio.sleep(restarts.pause_after(f"{child.name} died", log_path=child.log_path))
-        child = await spawn(child.spec, log_dir=...)
+    while True: await child.exited await asyncio.sleep(restarts.pause_after(f"{child.name} died",
+    log_path=child.log_path)) child = await spawn(child.spec, log_dir=...)
     """
 
     def __init__(self, policy: RestartPolicy | None = None) -> None:

@@ -8,7 +8,6 @@ cancelled call also ends its worker, unless the pool is made with `spares_cancel
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
@@ -150,12 +149,7 @@ class WorkerPool:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _take_worker(self, method: str, queue_timeout_s: float) -> int:

@@ -1,8 +1,7 @@
 """Runs programs of any language to their end. Nothing that they start outlives them, or this process.
 
-A program is in a session of its own, and its environment names a family, so a child that leaves the
-session is found too. A guard, which is a small process beside this one, ends what still runs when this
-process was killed.
+A program is in a session of its own, and its environment names a family, so a child that leaves the session is found
+too. A guard, which is a small process beside this one, ends what still runs when this process was killed.
 """
 
 import asyncio

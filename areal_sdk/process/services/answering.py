@@ -30,8 +30,7 @@ class Answering:
         told: tuple[type[Exception], ...] = (Exception,),
         runner: asyncio.Runner | None = None,
     ) -> None:
-        """`told`: the errors of methods that the caller is told. Any other error of a method is raised by
-        `answer`.
+        """`told`: the errors of methods that the caller is told. Any other error of a method is raised by `answer`.
 
         `runner` runs coroutines, each to its end before the next request.
         """

@@ -39,8 +39,7 @@ SURE = 5.0
 SURE_ALARMED = 3.5
 """Standard errors that are enough if entropy, truncation or KL show trouble too."""
 REACH = 3.0
-"""Factor by which the way of a policy may be longer than the sum over its steps: each step is measured on a
-sample."""
+"""Factor by which the way of a policy may be longer than the sum over its steps: each step is measured on a sample."""
 JUMP = 0.3
 """KL of a step in nats a token that is an alarm: the verdict calls it a jump."""
 FAR = 1.0

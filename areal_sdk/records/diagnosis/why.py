@@ -7,11 +7,14 @@ are ranked by the path of the data: what the model says, what it is given for it
 alone comes last.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
+from areal_sdk.errors import DivergedError
 from areal_sdk.records.diagnosis.course import LEAST, number
+from areal_sdk.records.diagnosis.ending import ending_of
 from areal_sdk.records.diagnosis.rules import RunFault, episodes, rewards, steps
 from areal_sdk.records.diagnosis.signs import Signs
 from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
@@ -48,7 +51,9 @@ class Diagnosis:
     course: str
     """The course of the run in one line."""
     failed: str = ""
-    """The error that ended the run; empty if none did."""
+    """The reason why the run ended before its time: an error, a signal, or that it was killed; empty if it did not."""
+    last: tuple[str, ...] = ()
+    """Lines about the last minutes of a run that ended so, and about the parts that are stuck in a run that goes on."""
     num_unreadable: int = 0
     """Number of episodes that could not be read, so that the rules did not see them."""
 
@@ -61,10 +66,27 @@ def why(run_dir: RunDir) -> Diagnosis:
     if run_dir.read_config().get("finetune", {}).get("objective"):
         return _of_losses(run_dir)
     signs = Signs.of(run_dir)
-    found = diagnose(signs)
+    ended, last = ending_of(run_dir)
+    named = _told_of_by(ended)  # what ended the run comes first, whatever was there before
+    found = sorted(diagnose(signs), key=lambda one: one.fault not in named)
     if signs.is_evaluation:
-        found = tuple(replace(finding, since=0, first=None) for finding in found)
-    return Diagnosis(found, _course(signs), _failure(run_dir), signs.num_unreadable)
+        found = [replace(finding, since=0, first=None) for finding in found]
+    return Diagnosis(tuple(found), _course(signs), ended, last, signs.num_unreadable)
+
+
+def causes_of_end(run_dir: RunDir, error: BaseException) -> Iterator[str]:
+    """The first cause of `error`: the parts of the run that are stuck, and the fault of which the error tells."""
+    yield from ending_of(run_dir)[1]
+    if named := _told_of_by(f"{type(error).__name__}: {error}"):
+        found = (one for one in diagnose(Signs.of(run_dir)) if one.fault in named)
+        yield from (f"likely: {one}; {one.cure}" for one in islice(found, 1))
+
+
+def _told_of_by(ended: str) -> set[str]:
+    """The faults of which an error tells: others may have been there longer, and have not ended the run."""
+    if ended.startswith(DivergedError.__name__):
+        return {"no update", "rate too high"}
+    return {fault for reason, (fault, _) in episodes.ERRORS.items() if f"{reason.value}: " in ended}
 
 
 def diagnose(signs: Signs) -> tuple[RunFault, ...]:
@@ -93,21 +115,14 @@ def _course(signs: Signs) -> str:
     return str(verdict)
 
 
-def _failure(run_dir: RunDir) -> str:
-    """The error that ended the run, unless it went on after that."""
-    history = run_dir.read_history()
-    last = history[-1] if history else {}
-    return str(last.get("error", "")) if last.get("kind") == "failed" else ""
-
-
 def _of_losses(run_dir: RunDir) -> Diagnosis:
     """The answer about a run that learns from data: its verdict is the only rule."""
     taken, settings = run_dir.read_steps(), run_dir.read_config()
     verdict = verdict_of_losses(taken, run_dir.read_history(kind="held_out"), settings)
     verdict = verdict or RunVerdict(None, "no step has trained anything yet")
-    failure = _failure(run_dir)
+    ended = ending_of(run_dir)
     if verdict.missing is None:
-        return Diagnosis((), str(verdict), failure)
+        return Diagnosis((), str(verdict), *ended)
     fault = "fall" if verdict.missing is Need.STAY else "rate too low"
     finding = RunFault(fault, verdict.figures, verdict.cure, 1, warns_early=False)
-    return Diagnosis((finding,), verdict.figures, failure)
+    return Diagnosis((finding,), verdict.figures, *ended)

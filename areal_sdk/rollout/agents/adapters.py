@@ -100,8 +100,7 @@ async def guard(
 ) -> PlayResult:
     """Play an episode. An `exit()` of the agent becomes an AgentError, so that it does not end the run. At the
     `turnstile` episodes begin one at a time, so that the event loop has a round between two of them. An episode that
-    waits there counts as playing: Ctrl-C cancels it before its agent can block the loop.
-    """
+    waits there counts as playing: Ctrl-C cancels it before its agent can block the loop."""
     async with turnstile:
         await asyncio.sleep(0)
     try:

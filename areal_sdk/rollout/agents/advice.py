@@ -14,8 +14,7 @@ _FLAGS = {"question": "--question-field COLUMN", "answer": "--answer-field COLUM
 
 
 def with_advice(message: str, task: Task, *, has_called: bool) -> str:
-    """The message of an error, with a possible cure. `has_called` says whether a call of the episode reached the
-    model.
+    """The message of an error, with a possible cure. `has_called` says whether a call of the episode reached the model.
 
     >>> task = Task("7", {"problem": "1+1?", "solution": "2"})
     >>> with_advice("agent A: KeyError: 'question' (a.py:8)", task, has_called=False)

@@ -120,8 +120,7 @@ class SessionEngine:
         )
 
     def answered(self, turns: Sequence[Turn]) -> Mapping[int, int]:
-        """Index in `turns` of each response's turn, by the response's `id`; `turns` are all of the
-        episode."""
+        """Index in `turns` of each response's turn, by the response's `id`; `turns` are all of the episode."""
         places = recorded_indices([turn for _, turn in self._sampled], turns)
         return {
             id(response): place for (response, _), place in zip(self._sampled, places, strict=True)
@@ -264,8 +263,7 @@ def _scored(
     task: Task, context: EpisodeContext, trained: Mapping[int, float], *, default: float = 0.0
 ) -> Episode | float:
     """The episode whose turns are trained with these returns. Other turns are context. `default` is the reward of an
-    episode without a trained turn.
-    """
+    episode without a trained turn."""
     turns, values = context.turns, set(trained.values())
     if len(values) == 1 and len(trained) == len(turns):
         return values.pop()

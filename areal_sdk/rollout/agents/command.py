@@ -60,8 +60,7 @@ _SHELL_SIGNALS = 128
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """Errors of a machine that has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
-"""Characters that are logged of each stream of an episode; of a failed episode, everything that was
-kept."""
+"""Characters that are logged of each stream of an episode; of a failed episode, everything that was kept."""
 _QUOTED_CHARACTERS = 500
 _LINE_END = re.compile(r"[\r\n]+")
 """Pattern of the end of a line. `str.splitlines` would also split at U+2028 and the like, which JSON may contain."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -108,12 +107,7 @@ class SharesHttpClient:
             self._http_client = await in_thread(make, name="openai client")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._http_client is not None:
             await self._http_client.close_for_good()
             self._http_client = None

@@ -1,15 +1,13 @@
 """Agents in worker processes (`rollout.workers = N`), so that one agent cannot hold up another.
 
-The runner plays the pool as it plays any agent. An agent that computes does not delay the gateway.
-An agent that blocks its event loop or kills its process ends only the episodes of that process, and
-a new worker replaces it.
+The runner plays the pool as it plays any agent. An agent that computes does not delay the gateway. An agent that blocks
+its event loop or kills its process ends only the episodes of that process, and a new worker replaces it.
 """
 
 import asyncio
 import itertools
 import logging
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
@@ -117,12 +115,7 @@ class AgentPool(RolloutWorkflow):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _start_worker(self, index: int) -> AgentProcess:

@@ -21,8 +21,7 @@ NUM_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """The place where an agent (or an environment to play) is defined, and its options. Travels as
-    JSON."""
+    """The place where an agent (or an environment to play) is defined, and its options. Travels as JSON."""
 
     name: str
     reference: str

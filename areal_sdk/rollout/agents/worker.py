@@ -1,7 +1,6 @@
 """The entry of a worker process that plays many episodes at once, on one event loop.
 
-The sessions are in the main process, which records every turn and answers the calls of each episode's
-`RemoteSession`.
+The sessions are in the main process, which records every turn and answers the calls of each episode's `RemoteSession`.
 """
 
 import asyncio

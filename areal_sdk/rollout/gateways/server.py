@@ -1,5 +1,4 @@
-"""The process's own side of a gateway process: tells the main process of its sessions, and is told the engine's
-state."""
+"""The process's own side of a gateway process: tells the main process of its sessions, and is told the engine's state."""
 
 import asyncio
 import itertools
@@ -143,8 +142,7 @@ class GatewayServer(GatewayCalls):
 
 
 class SharedEngine(InferenceEngine):
-    """The engine of the main process, for a gateway: its client, and the calls that only the main process can
-    make."""
+    """The engine of the main process, for a gateway: its client, and the calls that only the main process can make."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client

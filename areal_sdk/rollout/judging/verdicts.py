@@ -79,8 +79,7 @@ def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
 
 
 def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
-    """The sum for each turn, if any verdict has turn rewards. A verdict without turn rewards counts for the last
-    turn."""
+    """The sum for each turn, if any verdict has turn rewards. A verdict without turn rewards counts for the last turn."""
     if not any(outcome.turn_rewards for _, outcome in verdicts):
         return ()
     total: list[float | None] = [None] * num_turns

@@ -121,8 +121,7 @@ class RolloutNode:
 
     async def tell(self, state: Mapping[str, Any], *, timeout_s: float) -> None:
         """Tell the node the engine's state, and wait up to `timeout_s` until it confirms. A message that was given up
-        meanwhile is cancelled, so a node that stood still does not act on it later.
-        """
+        meanwhile is cancelled, so a node that stood still does not act on it later."""
         await self._calls.call(NodeCalls.engine_state, state, timeout_s=timeout_s)
 
     async def aclose(self) -> None:

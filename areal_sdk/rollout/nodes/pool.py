@@ -5,15 +5,13 @@
                                       +---- ended episodes ---------+        v
                                                                           engines
 
-The episodes of a node that is lost are played again by another one, as the same episodes; a new node
-takes its place.
+The episodes of a node that is lost are played again by another one, as the same episodes; a new node takes its place.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
@@ -219,12 +217,7 @@ class NodeRunner(Generic[Ended]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Leave the nodes running, because other runners use them."""
 
 

@@ -91,7 +91,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
         head.duration_s,
         head.num_sampled,
         record,
-        lambda: _episode(request, record),
+        lambda: read_episode_row(record.episode, task=request.task),
     )
 
 
@@ -145,7 +145,3 @@ def _unpacked(
             )
         )
     return tuple(found)
-
-
-def _episode(request: EpisodeRequest, record: PreparedRecord) -> Episode:
-    return read_episode_row(record.episode, task=request.task)

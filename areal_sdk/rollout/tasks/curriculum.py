@@ -1,9 +1,8 @@
 """Shares of the sources of a mixture that follow success (`[curriculum]`).
 
-A source that the model always or never solves teaches little. Shares change only between blocks of tasks, and
-every share that was used is kept. Episodes count at the end of the step in which their task was trained or dropped, so
-which of them ended first does not matter, and none counts twice. So a resumed run draws the tasks that it would
-have drawn.
+A source that the model always or never solves teaches little. Shares change only between blocks of tasks, and every
+share that was used is kept. Episodes count at the end of the step in which their task was trained or dropped, so which
+of them ended first does not matter, and none counts twice. So a resumed run draws the tasks that it would have drawn.
 """
 
 from collections import Counter

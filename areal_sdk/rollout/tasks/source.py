@@ -1,7 +1,6 @@
 """The tasks of a run in the order they are issued, and which of them are consumed.
 
-A task is issued once an epoch, in a seeded order, and is consumed when its group was trained or
-given up.
+A task is issued once an epoch, in a seeded order, and is consumed when its group was trained or given up.
 """
 
 import itertools
@@ -48,9 +47,8 @@ class _Consumed:
 class TaskSource(TaskBook):
     """Issues every task once an epoch. A resumed run is issued the tasks that were not consumed.
 
-    A task in flight is not consumed: `consume` is called when its group was trained or given up, and
-    `state` goes into checkpoints. The size of `state` grows with the tasks in flight, not with all
-    tasks.
+    A task in flight is not consumed: `consume` is called when its group was trained or given up, and `state` goes into
+    checkpoints. The size of `state` grows with the tasks in flight, not with all tasks.
     """
 
     def __init__(

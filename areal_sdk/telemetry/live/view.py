@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from areal_sdk.telemetry.live.terminal import RunStatus, StatusWriter, clock, still_line
@@ -38,12 +37,14 @@ class LiveView:
         *,
         heartbeat_s: float = HEARTBEAT_S,
         on_refresh: Callable[[RunStatus], None] = lambda status: None,
+        on_say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`on_refresh` gets every status that is taken, even if nothing is shown."""
+        """`on_refresh` gets every status that is taken, and `on_say` every line, even if nothing is shown."""
         self._writer = writer
         self._status = status
         self._heartbeat_s = heartbeat_s
         self._on_refresh = on_refresh
+        self._on_say = on_say
         self._began = self._told_at = time.monotonic()
         self._painter: asyncio.Task[None] | None = None
         self._log_handler = LogAboveView(self.say)
@@ -53,12 +54,7 @@ class LiveView:
         self._painter = asyncio.create_task(self._refresh(), name="live view")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._painter is not None
         self._painter.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -79,6 +75,7 @@ class LiveView:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._told_at = time.monotonic()
+        self._on_say(text)
         if self._writer is not None:
             self._writer.message(text)
 
@@ -133,16 +130,11 @@ class EvalView:
             await self._view.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if not self._is_silent:
             if not self._view.is_log:
                 self._view.show()
-            await self._view.__aexit__(kind, error, traceback)
+            await self._view.__aexit__()
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -125,8 +125,7 @@ def describe_waits() -> str:
 
 @contextmanager
 def waits_on_signal(number: int = signal.SIGUSR1) -> Iterator[None]:
-    """Let `kill -USR1 <pid>` print `describe_waits()` to stderr within this block. Main thread
-    only."""
+    """Let `kill -USR1 <pid>` print `describe_waits()` to stderr within this block. Main thread only."""
 
     def report(_number: int, _frame: FrameType | None) -> None:
         sys.stderr.write(describe_waits())

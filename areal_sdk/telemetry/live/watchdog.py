@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Self
 
 from areal_sdk.blame import running_users_line
@@ -100,8 +100,7 @@ class Watchdog:
         self._report = report
         self._reported: set[CodeType] = set()
         self._idle_code: CodeType | None = None
-        """Code of the function that the loop is run from: the innermost function when a loop
-        written in C waits."""
+        """Code of the function that the loop is run from: the innermost function when a loop written in C waits."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -115,12 +114,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stop.set()  # the thread ends by itself
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, clock: int | None) -> None:
@@ -190,7 +184,9 @@ def _blocking_frame(innermost: FrameType) -> FrameType:
     while frame is not None:
         if frame.f_code.co_flags & _IN_COROUTINE:
             return frame
-        if frame.f_back is not None and _is_asyncio(frame.f_back):
+        if frame.f_back is not None and str(frame.f_back.f_globals.get("__name__", "")).startswith(
+            "asyncio."
+        ):
             return frame
         frame = frame.f_back
     return innermost
@@ -227,7 +223,3 @@ def _cpu_seconds(clock: int | None) -> float:
         return time.clock_gettime(clock)
     except OSError:
         return 0.0  # the thread has ended
-
-
-def _is_asyncio(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("asyncio.")

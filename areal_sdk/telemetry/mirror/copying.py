@@ -12,6 +12,7 @@ from areal_sdk.telemetry.checksums import describe, files_below
 from areal_sdk.telemetry.directories import DamagedError
 from areal_sdk.telemetry.episode_log import growing_files
 from areal_sdk.telemetry.files import read_json, write_atomically
+from areal_sdk.telemetry.live.flight import FLIGHT
 from areal_sdk.telemetry.mirror.layout import (
     CHECKPOINTS,
     EPISODES,
@@ -48,8 +49,7 @@ class Copier:
         self._writer = ""
 
     def take(self) -> None:
-        """Write into the mirror whose it is now. This is the first write there, so it fails if nothing can be
-        written."""
+        """Write into the mirror whose it is now. This is the first write there, so it fails if nothing can be written."""
         path = self._run_dir.path / ID_FILE
         own, there = Sign.of(read_json(path)), read_sign(self._store)
         own = Sign(own.id, secrets.token_hex(8), before=None if there is None else there.writer)
@@ -67,11 +67,9 @@ class Copier:
         return found + [key for key, path in self._books(grows=True) if self._is_new(path, key=key)]
 
     def copy(self, *, is_last: bool = False) -> bool:
-        """Copy new parts, and remove parts that the run directory no longer has. Returns whether everything was
-        copied. Files that still grow are copied with a checkpoint, or at the end. Metrics and ledger are copied
-        before the marker of a checkpoint, so that a run that resumes from it finds everything that was written before
-        it.
-        """
+        """Copy new parts, and remove parts that the run directory no longer has. Returns whether everything was copied.
+        Files that still grow are copied with a checkpoint, or at the end. Metrics and ledger are copied before the
+        marker of a checkpoint, so that a run that resumes from it finds everything that was written before it."""
         self._check_is_writer()
         if self._has_leftovers:
             self._forget_old()
@@ -134,7 +132,7 @@ class Copier:
         """
         root = self._run_dir.path
         for path in sorted(root.iterdir()):
-            if _is_kept(path) and path not in (self._run_dir.live, root / ID_FILE):
+            if _is_kept(path) and path.name not in (self._run_dir.live.name, FLIGHT, ID_FILE):
                 yield path.name, path
         growing = growing_files(self._run_dir.episodes)
         for folder in FOLDERS:

@@ -8,7 +8,7 @@ checkpoints/NAME.json            {"folder": ..., "files": {...}, "crc32": ...}: 
 checkpoints/NAME.9ae04c11/       their files. The number is a checksum, so that new weights of a name never
                                  mix with old ones
 
-The logs and `live.json` are of one machine, and stay there.
+The logs, `live.json` and `flight.jsonl` are of one machine, and stay there.
 """
 
 import json
@@ -24,8 +24,7 @@ from areal_sdk.telemetry.run_dir import is_address
 
 SIGN = "mirror.json"
 ID_FILE = "id.json"
-"""File in the run directory with the directory's own `Sign`. It stays there, since the mirror has
-`mirror.json`."""
+"""File in the run directory with the directory's own `Sign`. It stays there, since the mirror has `mirror.json`."""
 CHECKPOINTS = "checkpoints"
 EPISODES = "episodes"
 TOKENS = "tokens"
@@ -56,8 +55,7 @@ class Whole:
 
     @classmethod
     def read(cls, store: Store, name: str) -> Self | None:
-        """The checkpoint `name`; None if there is none. `DamagedError` if its marker has changed since it was
-        written."""
+        """The checkpoint `name`; None if there is none. `DamagedError` if its marker has changed since it was written."""
         marker = f"{CHECKPOINTS}/{name}{MARKER}"
         content = store.read(marker)
         if content is None:

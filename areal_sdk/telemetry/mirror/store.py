@@ -1,5 +1,4 @@
-"""The store of a mirror: a folder of a shared file system, or any place that fsspec reaches, such
-as a bucket.
+"""The store of a mirror: a folder of a shared file system, or any place that fsspec reaches, such as a bucket.
 
 A file appears there whole or not at all. Every call blocks, and may fail with the errors of its place.
 """

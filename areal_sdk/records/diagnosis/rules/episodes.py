@@ -177,7 +177,9 @@ def errors(signs: Signs) -> RunFault | None:
     if count < FAILING * total:
         return None
     bad = [one for one in signs.summaries if one.dropped is reason]
-    (error, times), *_ = Counter(_line(one) for one in bad).most_common(1)
+    (error, times), *_ = Counter(
+        " ".join((one.error or "").split())[:160] for one in bad
+    ).most_common(1)
     return RunFault(
         fault,
         f"{counted_of(count, total)} episodes got no reward and are not trained{_by_source(signs, bad)}",
@@ -186,10 +188,6 @@ def errors(signs: Signs) -> RunFault | None:
         (f"{times} times: {error}",),
         signs.moved((metric, "batch/reward", "train/entropy", "train/kl_step")),
     )
-
-
-def _line(summary: EpisodeSummary) -> str:
-    return " ".join((summary.error or "").split())[:160]
 
 
 def _by_source(signs: Signs, bad: Sequence[EpisodeSummary]) -> str:
