@@ -150,7 +150,7 @@ def task_key(task: Task) -> str:
     """
     if not task.key:
         asked = {name: value for name, value in task.data.items() if name not in _SOURCES}
-        content = task.id.encode()
+        content = task.id.encode(errors="surrogatepass")
         if asked:
             # An object that is no JSON has another text in each process.
             with suppress(TypeError):

@@ -344,13 +344,18 @@ def read_text(directory: Path, summary: EpisodeSummary) -> bytes:
 
 
 def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
-    """The full record of the episode that `summary` describes."""
-    row = orjson.loads(read_text(directory, summary))
+    """The full record of the episode that `summary` describes. StorageError if this version cannot read it."""
+    text = read_text(directory, summary)
     credit = Credit(summary.advantage, summary.turn_advantages)
-    episode = read_episode_row(row["episode"])
+    try:
+        row = orjson.loads(text)
+        episode = read_episode_row(row["episode"])
+        trajectories = read_trajectory_rows(row["trajectories"], episode)
+    except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        raise StorageError(f"the record of episode {summary.id!r} is not readable: {exc}") from exc
     return EpisodeRecord(
         episode=episode,
-        trajectories=read_trajectory_rows(row["trajectories"], episode),
+        trajectories=trajectories,
         dropped=summary.dropped,
         version=summary.version,
         split=summary.split,

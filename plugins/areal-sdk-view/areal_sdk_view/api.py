@@ -25,7 +25,7 @@ from areal_sdk_view.answers import (
     siblings,
     tasks,
 )
-from areal_sdk_view.library import Library, NotThereError, OpenRun
+from areal_sdk_view.library import Library, NotThereError, OpenRun, whole_text
 
 JSON = dict[str, Any]
 Answer = Callable[[OpenRun, Mapping[str, str]], Any]
@@ -178,8 +178,23 @@ async def _guarded(read: Callable[[], Awaitable[Any]]) -> web.Response:
 
 
 def encode(value: Any) -> bytes:
-    """JSON; what is no number (NaN) is null."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    """JSON; what is no number (NaN) is null, and half a character, as in the name of a directory, is a mark."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(value, option=options)
+    except TypeError:
+        return orjson.dumps(_whole(value), option=options)
+
+
+def _whole(value: Any) -> Any:
+    """`value` with whole characters alone, and integers of 65 bits as text."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, Mapping):
+        return {_whole(key): _whole(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(one) for one in value]
+    return str(value) if isinstance(value, int) and value.bit_length() > 63 else value
 
 
 def _answer(value: Any) -> web.Response:

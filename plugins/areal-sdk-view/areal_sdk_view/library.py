@@ -40,10 +40,11 @@ class Library:
         """The directories of the runs by name."""
         found: dict[str, Path] = {}
         for path in dict.fromkeys(self._candidates()):
-            name, number = path.name, 1
+            first = name = whole_text(path.name)
+            number = 1
             while name in found:
                 number += 1
-                name = f"{path.name}~{number}"
+                name = f"{first}~{number}"
             found[name] = path
         return found
 
@@ -111,6 +112,11 @@ class Library:
         indexes = sorted((path / "episodes").glob("*.index"))
         watched = [path / "metrics.jsonl", path / "live.json", *indexes[-2:]]
         return tuple(_stamp(one) for one in watched)
+
+
+def whole_text(text: str) -> str:
+    """`text` with a mark in place of what is no character: the name of a directory may be any bytes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

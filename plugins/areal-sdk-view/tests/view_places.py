@@ -26,6 +26,6 @@ PLACES = {
 
 def check(page: Page, own: str) -> None:
     """Nothing went wrong, and nothing was asked of another host."""
-    assert page.problems == []
+    assert not page.problems, "\n".join(page.problems)
     foreign = [url for url in page.requested if not url.startswith((own, "data:", "blob:"))]
-    assert foreign == []
+    assert not foreign, foreign

@@ -6,6 +6,7 @@ from typing import Any
 
 from areal_sdk import ArealError, Episode
 from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk_view.answers.messages import calls_of
 
 Ending = tuple[str, ...]
 """One text a field of `FIELDS`; empty where the episode has none."""
@@ -76,7 +77,7 @@ def _last_calls(episode: Episode) -> str:
 
 
 def _called(message: Mapping[str, Any]) -> Iterator[str]:
-    for call in message.get("tool_calls") or ():
+    for call in calls_of(message):
         if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping):
             yield str(call["function"].get("name", "?"))
 

@@ -27,13 +27,20 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
     content = message.get("content")
     for part in content if isinstance(content, list) else [content]:
         yield from _of_part(part)
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", {}) if isinstance(call, Mapping) else {}
+    for call in calls_of(message):
+        given = call.get("function") if isinstance(call, Mapping) else None
+        function = given if isinstance(given, Mapping) else {}
         yield {
             "kind": "call",
             "name": _text(function.get("name", "?")),
             "text": _arguments(function.get("arguments", "")),
         }
+
+
+def calls_of(message: Mapping[str, Any]) -> list[Any]:
+    """The tool calls of a message; none if a caller sent something else under this name."""
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
 
 
 def _of_part(part: object) -> Iterator[Block]:
