@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 from areal_sdk import Environment, Message, StepResult, Task
 from areal_sdk_mcp.server import McpServer
-from areal_sdk_mcp.warm import shared_server
+from areal_sdk_mcp.shared import SharedServers
+
+SHARED: SharedServers[McpServer] = SharedServers()
+"""The servers of stateless tools, by their options."""
 
 
 class McpEnvironment(Environment):
@@ -36,7 +39,7 @@ class McpEnvironment(Environment):
 
     async def reset(self, task: Task) -> Sequence[Message]:
         if self._stateless:
-            self._server = await shared_server(self._options, self._make)
+            self._server = await SHARED.get(self._options, self._make)
         else:
             self._server = self._make()
             await self._server.start()

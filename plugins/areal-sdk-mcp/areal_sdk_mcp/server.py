@@ -15,7 +15,7 @@ from areal_sdk_mcp.protocol import (
     text_of,
     tool_of,
 )
-from areal_sdk_mcp.stdio import StdioTransport
+from areal_sdk_mcp.stdio import StdioTransport, kill_group
 
 MAX_PAGES = 100
 
@@ -110,6 +110,11 @@ class McpServer:
         """End the command and its process group, or leave the address. Idempotent."""
         self.is_lost = True
         await self._transport.aclose()
+
+    def kill(self) -> None:
+        """Kill the process group of a command."""
+        if (pid := self.pid) is not None:
+            kill_group(pid)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -10,8 +10,7 @@ import pytest
 
 from areal_sdk import ConfigError, Environment, Episode, Task
 from areal_sdk.testing import check_environment, registered, run_agent, tool_call
-from areal_sdk_mcp.environment import McpEnvironment
-from areal_sdk_mcp.warm import close_shared_servers
+from areal_sdk_mcp.environment import SHARED, McpEnvironment
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CALCULATOR = f"{sys.executable} {Path(__file__).parent / 'servers' / 'calculator.py'}"
@@ -21,7 +20,7 @@ TASK = Task("t", {"question": "How much is 2+3?", "answer": "5"})
 @pytest.fixture(autouse=True)
 async def no_servers_are_left() -> AsyncIterator[None]:
     yield
-    await close_shared_servers()
+    await SHARED.aclose()
 
 
 def made(**options: object) -> Callable[[], Environment]:

@@ -1,12 +1,13 @@
 """The environment `openenv`: the world of a server, its actions as tools, its rewards as rewards of turns."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from areal_sdk import ConfigError, Environment, Message, StepResult, Task
 from areal_sdk_openenv.actions import LIST_TOOLS, action_of, has_tools, text_of, tool_of, tools_of
 from areal_sdk_openenv.connection import Connection, RefusedError, Seen
-from areal_sdk_openenv.server import PORT, shared_server
+from areal_sdk_openenv.server import PORT, SHARED, Server
 
 INSTRUCTION = "Act in this environment."
 
@@ -46,13 +47,12 @@ class OpenEnv(Environment):
             raise ConfigError(
                 f"[env.openenv] command = {command!r}: write {PORT} where the server reads its port"
             )
-        self._url = url
-        self._command = command
+        self._key = url, command
+        self._make = partial(Server, url, command, start_timeout_s=start_timeout_s)
         self._text_field = text_field
         self._system = system
         self._max_turns = max_turns
         self._idle_reward = idle_reward
-        self._start_timeout_s = start_timeout_s
         self._timeouts = {"call_timeout_s": call_timeout_s, "wait_s": wait_s}
         self._num_turns = 0
         self._num_accepted = 0
@@ -60,14 +60,11 @@ class OpenEnv(Environment):
         self._connection: Connection | None = None
 
     async def reset(self, task: Task) -> Sequence[Message]:
-        url = self._url
-        if self._command:
-            server = await shared_server(self._command, timeout_s=self._start_timeout_s)
-            url = server.url
-        self._connection = Connection(url, **self._timeouts)
+        server = await SHARED.get(self._key, self._make)
+        self._connection = Connection(server.url, **self._timeouts)
         first = await self._connection.reset(task.data.get("reset", {}))
         if not self._text_field:
-            self.tools = await self._list_tools()
+            self.tools = await self._list_tools(server)
         return self._opening(task.data, first)
 
     async def step(self, message: Message) -> StepResult:
@@ -93,9 +90,9 @@ class OpenEnv(Environment):
         if self._connection is not None:
             await self._connection.aclose()
 
-    async def _list_tools(self) -> Sequence[dict[str, Any]]:
+    async def _list_tools(self, server: Server) -> Sequence[dict[str, Any]]:
         assert self._connection is not None
-        schema = (await self._connection.schema())["action"]
+        schema = (await server.schema(self._connection.schema))["action"]
         self._calls_tools = has_tools(schema)
         if not self._calls_tools:
             return [tool_of(schema, description=INSTRUCTION)]

@@ -1,20 +1,20 @@
-"""Servers that commands start: one for each process that plays episodes, shared by these, ended with it."""
+"""Servers, at an address or started by a command: one for each process that plays episodes, shared by these."""
 
 import asyncio
-import atexit
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import aiohttp
 
 from areal_sdk import ConfigError, EpisodeError
+from areal_sdk_mcp.shared import SharedServers
 
 PORT = "{port}"
 FIRST_LOOK_S = 0.05
@@ -24,22 +24,40 @@ LAST_WORDS = 500
 
 
 class Server:
-    """A server in a process group of its own."""
+    """A server: somebody else's, at `url`, or one that `command` starts in a process group of its own."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, url: str, command: str, *, start_timeout_s: float) -> None:
         self.command = command
-        self.url = ""
+        self.url = url
+        self._start_timeout_s = start_timeout_s
+        self._schema: Any = None
+        self._asking = asyncio.Lock()
         self.is_healthy = False
         """Whether it has answered, and was not killed since."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    async def start(self, *, timeout_s: float) -> None:
+    @property
+    def is_lost(self) -> bool:
+        """Whether the command has ended. A server at an address is never replaced."""
+        return bool(self.command) and not self.is_running
+
+    async def schema(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The schemas of actions and observations, which the first episode asks for."""
+        async with self._asking:
+            if self._schema is None:
+                self._schema = await ask()
+            return self._schema
+
+    async def start(self) -> None:
         """Start the command and wait until `/health` answers. Whatever fails, nothing is left running."""
+        if not self.command:
+            return
+        timeout_s = self._start_timeout_s
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         words = [word.replace(PORT, str(port)) for word in shlex.split(self.command)]
@@ -72,7 +90,10 @@ class Server:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._output.close()
+            self._output.close()
+
+    async def aclose(self) -> None:
+        self.kill()
 
     async def _until_healthy(self) -> None:
         wait_s = FIRST_LOOK_S
@@ -96,56 +117,11 @@ class Server:
         )
 
 
-class _Shared:
-    """The server of one command in one event loop, which closes its asynchronous generators when it ends."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.server: Server | None = None
-        self.holder: AsyncGenerator[Server, None] | None = None
-
-
-_of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]]" = WeakKeyDictionary()
-
-
-async def shared_server(command: str, *, timeout_s: float) -> Server:
-    """The running server of `command`: started if there is none, or if the last one has ended."""
-    shared = _of_loop.setdefault(asyncio.get_running_loop(), {}).setdefault(command, _Shared())
-    async with shared.lock:  # episodes that begin together start one server
-        if shared.server is not None and shared.server.is_running:
-            return shared.server
-        if shared.holder is not None:
-            await shared.holder.aclose()
-        server = Server(command)
-        await server.start(timeout_s=timeout_s)
-        shared.server, shared.holder = server, _held(server)
-        return await anext(shared.holder)
-
-
-async def close_shared_servers() -> None:
-    """End those of this event loop now."""
-    for shared in _of_loop.pop(asyncio.get_running_loop(), {}).values():
-        if shared.holder is not None:
-            await shared.holder.aclose()
-
-
-async def _held(server: Server) -> AsyncGenerator[Server, None]:
-    try:
-        yield server
-    finally:
-        server.kill()
+SHARED: SharedServers[Server] = SharedServers()
+"""The servers of a process, by address and command."""
 
 
 def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-@atexit.register
-def _kill_all() -> None:
-    """Kill servers whose event loop was never closed."""
-    for of_loop in list(_of_loop.values()):
-        for shared in of_loop.values():
-            if shared.server is not None:
-                shared.server.kill()

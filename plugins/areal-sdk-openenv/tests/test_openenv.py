@@ -15,7 +15,7 @@ import pytest
 from areal_sdk import ConfigError, EpisodeError, StepResult, Task
 from areal_sdk.environment import EVAL_SEEDS
 from areal_sdk_openenv.environment import OpenEnv
-from areal_sdk_openenv.server import Server, close_shared_servers, shared_server
+from areal_sdk_openenv.server import SHARED, Server
 from areal_sdk_openenv.tasks import tasks
 
 SERVERS = Path(__file__).parent / "servers"
@@ -54,9 +54,21 @@ async def test_a_command_that_ends_at_once_says_what_it_wrote() -> None:
     with pytest.raises(
         EpisodeError, match="ended with exit code 3; it wrote: no module named shop"
     ):
-        await shared_server(command, timeout_s=DEADLINE_S)
+        await Server("", command, start_timeout_s=DEADLINE_S).start()
     with pytest.raises(ConfigError, match="does not start"):
-        await shared_server("/no/such/program {port}", timeout_s=DEADLINE_S)
+        await Server("", "/no/such/program {port}", start_timeout_s=DEADLINE_S).start()
+
+
+async def test_episodes_that_begin_together_ask_a_server_for_its_schema_once() -> None:
+    server, asked = Server("http://127.0.0.1:9", "", start_timeout_s=DEADLINE_S), []
+
+    async def ask() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        asked.append(None)
+        return {"action": {}}
+
+    assert await asyncio.gather(*(server.schema(ask) for _ in range(3))) == [{"action": {}}] * 3
+    assert len(asked) == 1
 
 
 # on servers
@@ -92,7 +104,7 @@ def words(python: str) -> str:
 async def ended() -> AsyncIterator[None]:
     """No server outlives its test."""
     yield
-    await close_shared_servers()
+    await SHARED.aclose()
 
 
 @asynccontextmanager
@@ -240,19 +252,20 @@ async def test_a_server_that_is_killed_is_a_fault_of_infrastructure_and_is_start
 ) -> None:
     async with opened(command=count_up) as environment:
         await environment.reset(Task("a", {}))
-        server = await shared_server(count_up, timeout_s=DEADLINE_S)
+        server = await SHARED.get(("", count_up), Server)
         server.kill()
         with pytest.raises(EpisodeError, match=r"OpenEnv server http://127.0.0.1"):
             await environment.step(calling(called("act", {"amount": 1})))
     async with opened(command=count_up) as environment:
         await environment.reset(Task("a", {}))
-    assert (await shared_server(count_up, timeout_s=DEADLINE_S)) is not server
+    assert (await SHARED.get(("", count_up), Server)) is not server
 
 
 @pytest.fixture(scope="module")
 def address(python: str) -> Iterator[str]:
-    server = Server(f"{python} {SERVERS / 'count_up.py'} {{port}}")
-    asyncio.run(server.start(timeout_s=DEADLINE_S))
+    command = f"{python} {SERVERS / 'count_up.py'} {{port}}"
+    server = Server("", command, start_timeout_s=DEADLINE_S)
+    asyncio.run(server.start())
     yield server.url
     server.kill()
 
