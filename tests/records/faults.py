@@ -291,6 +291,38 @@ FAULTS: Mapping[str, tuple[str, Write]] = {
             )
         ),
     ),
+    "the reward pays for a format": (
+        "reward hacked by a component",
+        of_metrics(
+            lambda: recorded(
+                "rate that follows a bound",
+                batch__reward=later(0.3, 0.9, start=0.2),
+                batch__reward_std=lambda part: 0.3,
+                batch__success=later(0.5, 0.1, start=0.3),
+                **{
+                    "batch__outcome/reward/format": later(0.2, 1.0, start=0.2),
+                    "batch__outcome/reward/right": later(0.5, 0.1, start=0.3),
+                },
+            )
+        ),
+    ),
+    "a rate of 5e-3 for the tiny model (a real run)": (
+        "rate too high",
+        of_metrics(lambda: recorded("rate of 5e-3"), "rate of 5e-3"),
+    ),
+    "small steps, and all of them away from the reference": (
+        "KL runaway",
+        of_metrics(
+            lambda: recorded(
+                FLAT,
+                train__kl_reference=later(0.01, 2.5, start=0.2),
+                train__kl_step=lambda part: 0.008,
+                train__entropy=later(0.97, 2.2, start=0.3),
+                batch__success=later(0.2, 0.05, start=0.5),
+                batch__reward=later(0.2, 0.05, start=0.5),
+            )
+        ),
+    ),
     "one answer is left": (
         "entropy collapse",
         of_metrics(
@@ -444,6 +476,62 @@ APART: Mapping[str, tuple[str, Write]] = {
 """Faults that were written down and judged once, when the rules stood."""
 
 
+async def pays_for_brevity(path: Path) -> None:
+    """Longer answers are right, and shorter ones are paid."""
+    shorter = later(80.0, 12.0, start=0.2)
+
+    def change(one: Episode, part: float, chance: random.Random) -> Episode:
+        count = max(1, round(shorter(part) * chance.uniform(0.6, 1.4)))
+        (turn, *_) = one.turns
+        turn = replace(
+            turn,
+            output_tokens=tuple(range(9, 9 + count)),
+            logprobs=(-0.5,) * count,
+            versions=(0,) * count,
+        )
+        paid = Outcome.scored(1.0 - count / 120, success=one.outcome.success)
+        return replace(one, turns=(turn,), outcome=paid)
+
+    steps = recorded(
+        "rate that follows a bound",
+        batch__sampled_tokens=shorter,
+        batch__reward=lambda part: 1.0 - shorter(part) / 120,
+        batch__reward_std=lambda part: 0.1,
+        batch__success=later(0.7, 0.3, start=0.3),
+    )
+    write_run(path, steps, await usual(), change=change)
+
+
+async def out_of_time(path: Path) -> None:
+    """A tool becomes slow, and the longer episodes do not end."""
+
+    def change(one: Episode, part: float, chance: random.Random) -> Episode:
+        if part > 0.4 and chance.random() < 0.35:
+            return failed(one, ErrorKind.TIMEOUT, "the episode took longer than 600 s")
+        return one
+
+    steps = recorded(FLAT, batch__timeout_share=later(0.0, 0.35, start=0.4))
+    write_run(path, steps, await usual(), change=change)
+
+
+KEPT: Mapping[str, tuple[str, Write]] = {
+    "the reward pays for brevity": ("reward hacked by length", pays_for_brevity),
+    "a server that keeps its old weights from midway": (
+        "engine and trainer disagree",
+        of_metrics(
+            lambda: recorded(
+                "rate that follows a bound",
+                train__dlogp_lag_0=later(0.01, 0.6, start=0.5),
+                batch__success=later(0.6, 0.45, start=0.55),
+                batch__reward=later(0.6, 0.45, start=0.55),
+            )
+        ),
+    ),
+    "a tool that becomes slow": ("timeouts", out_of_time),
+}
+"""Faults that were written before the last rules were, and judged once after them."""
+
+
 # --- healthy runs ---------------------------------------------------------------------------------
 
 
@@ -472,7 +560,7 @@ HEALTHY: Mapping[str, Write] = {
 
 
 async def write_all(directory: Path) -> None:
-    for name, (_, write) in {**FAULTS, **APART}.items():
+    for name, (_, write) in {**FAULTS, **APART, **KEPT}.items():
         await write(directory / name.replace(" ", "-"))
     for name, healthy_write in HEALTHY.items():
         await healthy_write(directory / name.replace(" ", "-"))

@@ -27,7 +27,18 @@ from areal_sdk.telemetry.token_log import (
 from areal_sdk.testing import make_episode
 from areal_sdk.types import ErrorKind, Outcome
 
-from .faults import APART, FAULTS, FLAT, HEALTHY, SETTINGS, recorded, usual, write_run
+from .faults import (
+    APART,
+    FAULTS,
+    FLAT,
+    HEALTHY,
+    KEPT,
+    RECORDED,
+    SETTINGS,
+    recorded,
+    usual,
+    write_run,
+)
 
 ONE_PROCESS: Mapping[str, Mapping[str, Any]] = json.loads(
     Path(__file__).with_name("one_process_runs.json").read_text()
@@ -42,9 +53,9 @@ async def test_an_injected_fault_is_named_first(tmp_path: Path, name: str) -> No
     assert [one.fault for one in found][:1] == [fault], found
 
 
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", [*APART, *KEPT])
 async def test_a_fault_that_no_rule_was_made_with_is_named_first(tmp_path: Path, name: str) -> None:
-    fault, write = APART[name]
+    fault, write = APART.get(name) or KEPT[name]
     await write(tmp_path / name)
     found = why(RunDir.open(tmp_path / name)).findings
     assert [one.fault for one in found][:1] == [fault], found
@@ -88,6 +99,29 @@ def test_recorded_runs_that_collapsed_had_too_high_a_rate_and_sound_ones_no_faul
         ("wavering", "rate too high"): 6,
         ("collapsed", "rate too high"): 13,
     }
+
+
+FAULTY = {
+    *("rate of 1e-7", "rate of 2e-5", "rate of 5e-3", "rate of 5e-2", "rloo, rate of 5e-3"),
+    *("reward 0 for all", "reward 1 for all", "one turn of three", "one turn of three, masked"),
+    *("reward by chance", "reward by chance for one secret in seven"),
+    *("smollm2, rate of 3e-5, collapse", "samples up to 8 updates old, rate of 2e-3"),
+}
+"""Recorded runs that were made wrong on purpose."""
+
+
+def test_false_alarms_by_rule_on_all_sound_recorded_runs() -> None:
+    """The figures of docs/why.md."""
+    sound = [run for name, run in RECORDED.items() if name not in FAULTY]
+    sound += [run for run in RUNS_OF_TASKS.values() if became(run) == "sound"]
+    accused: Counter[str] = Counter()
+    num_accused = 0
+    for run in sound:
+        found = diagnose(Signs(recorded(run), run.get("settings", {})))
+        accused.update(one.fault for one in found)
+        num_accused += bool(found)
+    assert (len(sound), num_accused) == (51, 3)
+    assert accused == {"rate too high": 3, "entropy collapse": 1, "fall": 1}
 
 
 def test_a_sound_run_is_seldom_accused_while_it_goes_on() -> None:
@@ -221,9 +255,19 @@ def test_a_run_that_learns_from_data_is_judged_by_its_losses(
     assert [one.fault for one in why(run).findings] == fault
 
 
+def test_the_noise_of_batches_is_no_fall_of_what_was_learnt(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config({"model": "tiny", "finetune": {"objective": "sft"}})
+    metrics = MetricsLog(run.metrics)
+    for step, loss in enumerate([3.8, 2.7, 1.4, 0.5, 0.2, 0.06, 0.05, 0.004, 0.002, 0.02, 0.03]):
+        metrics.log("step", {"step": step + 1, "train/loss": loss})
+    metrics.close()
+    assert why(run).findings == ()
+
+
 def test_every_injected_fault_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "why.md").read_text(encoding="utf-8")
-    for name, (fault, _) in {**FAULTS, **APART}.items():
+    for name, (fault, _) in {**FAULTS, **APART, **KEPT}.items():
         assert f"| {name}" in page
         assert f"`{fault}`" in page
 

@@ -51,14 +51,8 @@ def _stuck(states: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
         yield f"the engine hangs: it answered none of {rows[-1]['asked']} calls for {lasted:.0f} s, and computed nothing"
     lasted, rows = _longest(known, _books_of_silent)
     if rows:
-        yield (
-            f"agents hang: for {lasted:.0f} s none of {rows[-1]['running']} running episodes asked the model or ended; look at "
-            "their tools, environment and rewards"
-        )
-    lasted, rows = _longest(
-        known,
-        lambda row: any(name.startswith("trainer: ") for name, _ in row["waits"]) and row["step"],
-    )
+        yield f"agents hang: for {lasted:.0f} s none of {rows[-1]['running']} running episodes asked the model or ended"
+    lasted, rows = _longest(known, lambda row: "'trainer: " in str(row["waits"]) and row["step"])
     if _is_idle(rows, "trainer", lasted):
         yield f"the trainer hangs: it computed nothing for {lasted:.0f} s"
 
@@ -86,9 +80,8 @@ def _course(states: Sequence[Row]) -> Iterator[str]:
     if last["trained"] or last["running"]:
         empty = sum(b["time"] - a["time"] for a, b in pairwise(states) if not a["buffered"])
         told.append(f"the buffer was empty for {empty:.0f} s")
-    told += [
-        f"{seconds:.0f} s of wait for {name}" for seconds, name in sorted(waited.values())[:-4:-1]
-    ]
+    longest = sorted(waited.values())[:-4:-1]
+    told += [f"{seconds:.0f} s of wait for {name}" for seconds, name in longest]
     yield "; ".join(told)
     if known := [row for row in states if "processes" in row]:
         at_work = ", ".join(

@@ -354,8 +354,8 @@ RULES: Mapping[Need, Callable[[Sequence[Step], Settings, Course, Bounds], RunVer
 """The check of each need, in the order of the verdict."""
 
 
-LESS = 0.02
-"""Relative change from which a loss counts as changed."""
+LESS, NOISE = 0.02, 0.1
+"""Relative change from which a loss counts as changed, and part of what was won by which batches differ among themselves."""
 
 
 def verdict_of_losses(
@@ -368,14 +368,15 @@ def verdict_of_losses(
     losses = [step["train/loss"] for step in steps if step.get("train/loss") is not None]
     if not losses:
         return None
-    what = "the held-out loss"
+    what, noise = "the held-out loss", 0.0
     if len(measured) < 2:
-        what, ends = "the loss", [step["step"] for step in steps][-len(windows(losses)) :]
+        what, noise = "the loss", NOISE
+        ends = [step["step"] for step in steps][-len(windows(losses)) :]
         measured = list(zip(ends, windows(losses), strict=True))
     (_, first), (at_end, last) = measured[0], measured[-1]
     best, at = min((loss, step) for step, loss in measured)
     rate = _setting(settings, "trainer.learning_rate")
-    if last > best * (1.0 + LESS) and at < at_end:
+    if last > best + max(LESS * best, noise * (first - best)) and at < at_end:
         return RunVerdict(
             Need.STAY,
             f"{what} was {best:.3g} at step {at} and is {last:.3g} at step {at_end}",

@@ -33,6 +33,7 @@ RULES: Sequence[Callable[[Signs], RunFault | None]] = (
     steps.signal,
     steps.gradient,
     steps.rate,
+    steps.drift,
     steps.entropy,
     steps.freshness,
     rewards.hacked,

@@ -20,8 +20,9 @@ DISAGREEMENT = 0.1
 """Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
 COLLAPSED, FLAT_FOR = 0.1, 6
 """Share of the first entropy from which the policy has collapsed, and the fewest steps that it has stayed so."""
-PLATEAU = 0.8
-"""Success from which a policy has lost its entropy because it knows the answer."""
+PLATEAU, RUNAWAY = 0.8, 0.5
+"""Success from which a policy has lost its entropy because it knows the answer, and nats a token from the reference that no
+penalty is meant to allow."""
 NO_SIGNAL = 0.3
 """Share of groups whose rewards differ: with less at the end, a collapsed policy has little to learn from."""
 SETTLED = 16
@@ -107,6 +108,21 @@ def rate(signs: Signs) -> RunFault | None:
     if len(sizes) < SETTLED or median(sizes[-LEAST:]) > RISING * median(sizes[:LEAST]):
         return None  # the rate rises by itself, as `learning_rate = "auto"` does in its first steps
     return _told(signs, Need.RATE, "rate too low", verdict, kls[0][0])
+
+
+def drift(signs: Signs) -> RunFault | None:
+    """A policy that small steps carried away from its reference."""
+    points = signs.points("train/kl_reference")
+    away = windows([value for _, value in points])[-1] if len(points) >= LEAST else 0.0
+    if away <= RUNAWAY or signs.is_healthy:
+        return None
+    return RunFault(
+        "KL runaway",
+        f"the policy is {number(away)} nats a token away from its reference, and {signs.course.told()}",
+        "go back to a checkpoint before, and raise the penalty (kl of the algorithm) or lower trainer.trust_region",
+        since(points, lambda value: value > RUNAWAY),
+        first=signs.moved(("train/kl_reference", *MOVES[Need.STAY])),
+    )
 
 
 def entropy(signs: Signs) -> RunFault | None:
