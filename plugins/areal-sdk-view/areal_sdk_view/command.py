@@ -1,5 +1,6 @@
 """`areal-sdk view [RUN ...]`: serve runs to a browser on this machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,7 +18,15 @@ import click
 @click.option(
     "--episodes", default=500, show_default=True, help="With --export: episodes in the page."
 )
-def view(runs: tuple[Path, ...], port: int, page: Path | None, episodes: int) -> None:
+@click.option(
+    "--check-report",
+    "report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Hold the quotes of a report in Markdown against the record; exit 1 if one is wrong.",
+)
+def view(
+    runs: tuple[Path, ...], port: int, page: Path | None, episodes: int, report: Path | None
+) -> None:
     """Look at runs in a browser, live or a year later.
 
     RUN is a run's directory, or a directory of runs; default: ./runs. The server listens on this machine alone, and
@@ -27,6 +36,7 @@ def view(runs: tuple[Path, ...], port: int, page: Path | None, episodes: int) ->
     areal-sdk view
     areal-sdk view runs/Capitals-DATE-TIME
     areal-sdk view runs/Capitals-DATE-TIME --export page.html
+    areal-sdk view runs --check-report report.md
     """
     from areal_sdk import ConfigError
 
@@ -34,6 +44,9 @@ def view(runs: tuple[Path, ...], port: int, page: Path | None, episodes: int) ->
     for root in roots:
         if not root.is_dir():
             raise ConfigError(f"no directory {root}: name a run, or a directory of runs")
+    if report is not None:
+        _check(report, roots)
+        return
     if page is not None:
         from areal_sdk_view.export import export
 
@@ -45,3 +58,26 @@ def view(runs: tuple[Path, ...], port: int, page: Path | None, episodes: int) ->
     from areal_sdk_view.server import serve
 
     serve(roots, port=port, say=click.echo)
+
+
+def _check(report: Path, roots: Sequence[Path]) -> None:
+    from areal_sdk import ConfigError
+    from areal_sdk_view.library import Library
+    from areal_sdk_view.report import check
+
+    try:
+        text = report.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read the report {report}: {exc}") from exc
+    found = check(text, Library(roots))
+    for problem in found.problems:
+        click.echo(f"{report}:{problem.line}: {problem.text}")
+    num, quotes = len(found.problems), f"{found.num_quotes} quote{'s'[: found.num_quotes != 1]}"
+    if num:
+        click.echo(f"{report}: {num} problem{'s'[: num != 1]}; {quotes} checked")
+    elif not found.num_quotes:
+        click.echo(f"{report}: no quote to check: begin its lines with '> ', and link its episode")
+    else:
+        click.echo(f"{report}: {quotes}, all of them in the record")
+    if num or not found.num_quotes:
+        raise SystemExit(1)

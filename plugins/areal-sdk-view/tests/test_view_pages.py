@@ -149,6 +149,7 @@ async def test_held_out_tasks_of_two_runs_lead_to_both_episodes(
     await page.until("document.body.innerText.includes('2 tasks with a verdict on every side')")
     shown = await page.text()
     assert "1 / 1 21 % to 100 %" in shown.replace("\t", " ")
+    assert await page.run("document.documentElement.scrollWidth <= innerWidth")
     choice = "document.querySelector('[aria-label=\"Evaluation of side 1\"]')"
     await page.run(f"{choice}.value = '0'; {choice}.dispatchEvent(new Event('change'))")
     await page.until(
@@ -209,6 +210,8 @@ async def test_an_assistant_opens_a_place_with_its_quote_marked(page: Page, addr
         if (await page.run(script))["tabs"]:
             break
     await page.until("document.querySelector('mark')?.innerText === 'answer is 20'")
+    await page.go("#run/guess-1/episode/train-2.0?turn=1")  # the link of a report
+    assert "turn 1" in await page.run("document.querySelector('.message.here').innerText")
     check(page, address)
 
 

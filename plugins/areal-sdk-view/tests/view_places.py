@@ -20,6 +20,7 @@ PLACES = {
     "#run/guess-1/settings": "algorithm.name",
     "#run/guess-1/why": "No fault found",
     "#compare?run=guess-1&run=guess-2": "trainer.learning_rate",
+    "#compare/episodes?run=guess-1&run=guess-2&episode=train-2.0&episode=train-2.1": "train-2.1",
 }
 """Places, and a text that each shows. A new view belongs here: all tests of pages go through this list."""
 

@@ -4,7 +4,7 @@ import { isExported, ofRun } from "../parts/api.js";
 import { copy, h, replace } from "../parts/dom.js";
 import { count, number, signed } from "../parts/words.js";
 
-export function conversation(run, episode, quote) {
+export function conversation(run, episode, quote, named = null) {
   let marked = null;
   const messages = episode.messages.map((message, at) => {
     const turn = episode.turns[message.turn];
@@ -12,7 +12,8 @@ export function conversation(run, episode, quote) {
       h("div", { class: "role" }, h("b", {}, message.role), message.name ? h("span", {}, message.name) : null, message.is_answer ? facts(turn, message.turn) : null,
         message.is_answer && !isExported() ? h("button", { class: "small", title: "Copy the request of this turn as a curl command", onclick: () => copyTurn(run, episode.summary.id, message.turn) }, "curl") : null),
       message.blocks.length ? message.blocks.map((block, n) => shown(run, episode, at, n, block, quote)) : h("div", { class: "block dim" }, "(nothing)"));
-    if (quote && !marked && element.querySelector("mark")) marked = element;
+    const isNamed = quote ? element.querySelector("mark") : message.is_answer && String(message.turn) === named;
+    if (isNamed && !marked) marked = element;
     return element;
   });
   marked?.classList.add("here");

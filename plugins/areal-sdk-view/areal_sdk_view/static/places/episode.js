@@ -20,7 +20,7 @@ export async function episode(root, { run, about, rest, query }) {
   const id = rest.join("/");
   const one = await ofRun(run, "episode", { id });
   const { summary } = one;
-  const talk = conversation(run, one, query.get("quote"));
+  const talk = conversation(run, one, query.get("quote"), query.get("turn"));
   const tokens = await strip(run, one, { shading: query.get("colour") ?? "probability", at: query.get("token") === null ? null : Number(query.get("token")) });
   const order = [...one.siblings].sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
   const place = order.findIndex((other) => other.id === id);
