@@ -9,6 +9,7 @@ say is chance.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 from areal_sdk.records import FollowedRun
@@ -19,6 +20,8 @@ NOISY = 0.3
 """Part of the variance within groups that noise explains, from which the reward has to change first."""
 LOST = 0.2
 """Share of the replayed attempts that left their record, from which the world counts as random."""
+ERRORS = 2.0
+"""Standard errors by which the differences within groups must exceed their noise."""
 FEW = 0.5
 """Share of the groups that differ below which larger groups, or other tasks, save time."""
 ALIKE = 0.5
@@ -131,5 +134,7 @@ def hours(settings: Mapping[str, Any], figures: Figures, num_steps: int) -> floa
 
 
 def is_learnable(figures: Figures) -> bool:
-    """Whether some groups differ, and not by chance alone."""
-    return bool(figures.groups.differing) and figures.noise.share < 1.0 - NOISY
+    """Whether some groups differ, and by more than the noise that the replays showed."""
+    noise = figures.noise
+    error = sqrt(2.0 / max(1, noise.compared * noise.replays))
+    return bool(figures.groups.differing) and 1.0 - noise.share > ERRORS * error * noise.share
