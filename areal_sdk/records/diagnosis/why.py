@@ -77,7 +77,7 @@ def why(run_dir: RunDir) -> Diagnosis:
 
 def causes_of_end(run_dir: RunDir, error: BaseException) -> Iterator[str]:
     """The first cause of `error`: the parts of the run that are stuck, and the fault of which the error tells."""
-    yield from ending_of(run_dir)[1]
+    yield from (f"likely: {line}" for line in ending_of(run_dir)[1])
     if named := _told_of_by(f"{type(error).__name__}: {error}"):
         found = (one for one in diagnose(Signs.of(run_dir)) if one.fault in named)
         yield from (f"likely: {one}; {one.cure}" for one in islice(found, 1))
