@@ -148,12 +148,12 @@ class Api:
             return None  # the run was deleted: the page says so at its next request
 
     async def _view(self, request: web.Request) -> web.Response:
-        """Open a place in every open tab: `{"run", "tab", "episode", "task", "quote"}`."""
+        """Open a place in every open tab: `{"run", "tab", "episode", "turn", "task", "quote", ...}`."""
         try:
             asked = orjson.loads(await request.read())
         except orjson.JSONDecodeError as exc:
             return _problem(400, f"the body is no JSON: {exc}")
-        known = ("run", "tab", "episode", "task", "group", "where", "quote")
+        known = ("run", "tab", "episode", "turn", "task", "group", "failure", "where", "quote")
         if not isinstance(asked, dict) or not all(
             key in known and isinstance(value, str) for key, value in asked.items()
         ):

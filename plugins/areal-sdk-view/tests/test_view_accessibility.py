@@ -13,12 +13,17 @@ import pytest
 from view_browser import Page
 from view_colours import EYES, Colour, contrast, distance, of_hex
 from view_places import PLACES, check
-from view_runs import STEPS, TOKEN, add_failures, write_step
+from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
 
 from areal_sdk.records import FollowedRun
 from areal_sdk.testing import RecordedRun
 
 STANDARDS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+WITH_MORE = (
+    "#run/guess-2/why",
+    "#compare/tasks?run=guess-2&run=guess-2&step=first&step=last",
+)
+"""Places that show faults and evaluations, which the test adds."""
 WIDTHS = {"desktop": (1280, 900, False), "phone": (390, 840, True)}
 
 
@@ -96,9 +101,11 @@ async def test_axe_finds_nothing_in_any_view(
     page: Page, address: str, runs: Path, state: str, theme: str, width: str
 ) -> None:
     add_failures(runs / "guess-2")
+    for step in (0, STEPS):
+        evaluate(runs / "guess-2", step=step, rewards={"a": [step / STEPS, 0], "b": [1, None]})
     await show(page, theme, width)
     with going_on(runs / "guess-1") if state == "live" else nullcontext():
-        await audit(page, address, [*PLACES, "#run/guess-2/why"])
+        await audit(page, address, [*PLACES, *WITH_MORE])
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

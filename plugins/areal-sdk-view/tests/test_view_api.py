@@ -9,7 +9,7 @@ import aiohttp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from view_runs import ATTACK, GROUP, STEPS, add_failures, write_step
+from view_runs import ATTACK, GROUP, STEPS, add_failures, evaluate, write_step
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
@@ -201,6 +201,14 @@ async def test_a_task_is_followed_through_training(client: aiohttp.ClientSession
     assert len(one["attempts"]) == 2 * GROUP
     assert sum(window["num"] for window in one["band"]) == 2 * GROUP
     await get(client, "runs/guess-1/task", 404, task="nothing")
+
+
+async def test_a_run_that_only_measures_shows_the_tasks_that_it_measures(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    evaluate(runs / "eval-1", step=0, rewards={"a": [1, 0], "b": [0]})
+    listed = await get(client, "runs/eval-1/tasks")
+    assert (listed["split"], listed["num"], listed["num_evaluations"]) == ("eval", 2, 1)
 
 
 async def test_attempts_at_a_task_are_those_of_one_split(runs: Path) -> None:

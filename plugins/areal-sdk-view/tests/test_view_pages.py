@@ -210,6 +210,11 @@ async def test_an_assistant_opens_a_place_with_its_quote_marked(page: Page, addr
         if (await page.run(script))["tabs"]:
             break
     await page.until("document.querySelector('mark')?.innerText === 'answer is 20'")
+    place = "{run: 'guess-1', episode: 'train-2.0', turn: '0'}"
+    await page.run(
+        f"fetch('/api/view', {{method: 'POST', body: JSON.stringify({place})}}).then(() => 1)"
+    )
+    await page.until("document.querySelector('.message.here')?.innerText.includes('turn 0')")
     await page.go("#run/guess-1/episode/train-2.0?turn=1")  # the link of a report
     assert "turn 1" in await page.run("document.querySelector('.message.here').innerText")
     check(page, address)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from areal_sdk.records import EpisodeSummary
+from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.endings import Ending, endings_of
 from areal_sdk_view.answers.likeness import cluster, in_common
 from areal_sdk_view.library import NotThereError, OpenRun
@@ -68,7 +68,7 @@ def members_of(run: OpenRun, name: str) -> set[str]:
     raise NotThereError(f"no failure group {name!r}: the run went on, so open its failures again")
 
 
-def split_of(run: OpenRun, query: Mapping[str, str]) -> str:
+def split_of(run: FollowedRun, query: Mapping[str, str]) -> str:
     """The split that a query names; without one `train`, or the first that the run has."""
     splits = sorted({one.split for one in run.episodes})
     default = "train" if "train" in splits or not splits else splits[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
+from areal_sdk_view.answers.failures import split_of
 from areal_sdk_view.answers.held_out import LEARNT
 from areal_sdk_view.library import NotThereError
 
@@ -24,8 +25,8 @@ MAX_ATTEMPTS = 2000
 
 
 def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """Each task of `split` (default: train) with its attempts, its first and last level, and what became of it."""
-    split = query.get("split") or "train"
+    """Each task of `split` (default: train, if the run has it) with its attempts, its first and last level, and what became of it."""
+    split = split_of(run, query)
     by_task: dict[str, list[EpisodeSummary]] = defaultdict(list)
     for one in run.episodes:
         if one.split == split:

@@ -56,9 +56,9 @@ function changed() {
 }
 
 /** Opens the place that an assistant shows. */
-function open({ run: name, tab, episode, task, group, where, quote }) {
+function open({ run: name, tab, episode, task, group, ...query }) {
   const parts = ["run", name, ...(episode ? ["episode", episode] : group ? ["group", group] : task ? ["task", task] : [tab ?? "curves"])];
-  go(parts, { where, quote });
+  go(parts, query);
   say("An assistant opened this place");
 }
 
