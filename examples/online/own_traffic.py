@@ -85,7 +85,10 @@ SCALES = {
     ),
     "smollm2": Scale(
         sft=("finetune.batch=8", "run.steps=14", "trainer.learning_rate=2e-4"),
-        rl=("run.steps=8", "rollout.batch=32", "trainer.learning_rate=3e-5"),
+        rl=(
+            *("run.steps=8", "rollout.batch=32"),
+            *("trainer.learning_rate=2e-4", "trainer.warmup_steps=0"),
+        ),
         played=("rollout.max_new_tokens=24", "engine.max_context=512"),
         samples=2,
     ),
