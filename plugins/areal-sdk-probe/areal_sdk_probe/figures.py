@@ -1,5 +1,6 @@
 """The figures of a probe: pure functions of what was played."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,8 +86,8 @@ def figures_of(played: Played) -> Figures:
     offered = [turn for turn in turns if turn.offers_tools]
     report, rows = played.report, played.rows
     return Figures(
-        groups=_groups(played.episodes, rows),
-        noise=_noise(played.episodes, played.replays),
+        groups=groups_of(played.episodes, rows),
+        noise=noise_of(played.episodes, played.replays),
         lengths={
             "tokens": percentiles([row["num_tokens"] for row in rows]),
             "turns": percentiles([row["num_turns"] for row in rows]),
@@ -110,7 +111,8 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{p}": ordered[round((len(ordered) - 1) * p / 100)] for p in PERCENTILES}
 
 
-def _groups(episodes: Sequence[Episode], rows: Sequence[Row]) -> Groups:
+def groups_of(episodes: Sequence[Episode], rows: Sequence[Row]) -> Groups:
+    """The figures of the groups; `rows` are those of the episodes."""
     groups: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.group].append(episode)
@@ -130,7 +132,7 @@ def _groups(episodes: Sequence[Episode], rows: Sequence[Row]) -> Groups:
     )
 
 
-def _noise(episodes: Sequence[Episode], replays: Sequence[Sequence[Episode]]) -> Noise:
+def noise_of(episodes: Sequence[Episode], replays: Sequence[Sequence[Episode]]) -> Noise:
     """Compare rewards of the same answers to the same task: in the play, and in the replays."""
     found: defaultdict[tuple[str, Any], list[float]] = defaultdict(list)
     groups: defaultdict[str, list[float]] = defaultdict(list)
@@ -160,7 +162,10 @@ def _noise(episodes: Sequence[Episode], replays: Sequence[Sequence[Episode]]) ->
 
 
 def _place(episode: Episode) -> tuple[str, Any]:
-    return episode.task.id, _answers(episode)
+    """The task by its content, since tasks that ask the same share their recorded answers; and the answers."""
+    task = episode.task
+    asked = json.dumps(dict(task.data), sort_keys=True, default=str) if task.data else task.id
+    return asked, _answers(episode)
 
 
 def _answers(episode: Episode) -> tuple[tuple[int, ...], ...]:

@@ -5,16 +5,17 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk import EngineError, GenerateRequest
+from areal_sdk import EngineError, Episode, GenerateRequest, Outcome
 from areal_sdk.testing import check_plugin, make_episode
 from areal_sdk_probe.command import probe
-from areal_sdk_probe.figures import figures_of
+from areal_sdk_probe.figures import figures_of, groups_of, noise_of
 from areal_sdk_probe.playing import play
 from areal_sdk_probe.replay import ReplayEngine
 
@@ -78,6 +79,21 @@ def test_a_probe_that_nobody_judged_ends_with_an_error(tmp_path: Path) -> None:
     assert "errors     16 abstain" in result.stdout
 
 
+def test_tasks_that_ask_the_same_are_told_and_share_their_answers() -> None:
+    def attempt(task: str, reward: float) -> Episode:
+        episode = make_episode("so", data={"q": "same"})
+        task_of = replace(episode.task, id=task)
+        scored = Outcome.scored(reward)
+        return replace(episode, task=task_of, id=f"{task}.0", group=task, outcome=scored)
+
+    first = [attempt("one", 1.0), attempt("two", 1.0)]
+    rows = [{"task_id": one.task.id, "task_key": "k"} for one in first]
+    replays = [[attempt("one", 1.0), attempt("two", 0.0)]]
+    noise = noise_of(first, replays)
+    assert (noise.compared, noise.unequal, noise.lost) == (2, 2, 0)
+    assert groups_of(first, rows).repeated == 0.5
+
+
 FIRST = {
     "Digits": None,
     "TooHard": "zero variance, hopeless",
@@ -107,6 +123,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("agent", FIRST)
 def test_the_first_advice_is_right(agent: str, warm: str, tmp_path: Path) -> None:
     found = probed(agent, tmp_path, model=warm, most=48)
+    assert found["figures"]["noise"]["lost"] == 0
     assert [one["fault"] for one in found["advice"][:1]] == ([FIRST[agent]] if FIRST[agent] else [])
     assert found["learnable"] == (agent in ("Digits", "Story"))
 
