@@ -266,7 +266,9 @@ async def test_an_agent_cannot_write_its_verdict(command: str) -> None:
     [
         (":(){ :|:& };:; sleep 5", "the sandbox ended at its processes limit"),
         ("kill -9 $PPID; sleep 5", "the sandbox was ended"),
-        ("kill -STOP $PPID; sleep 5", "the sandbox answers no more"),
+        pytest.param(
+            "kill -STOP $PPID; sleep 5", "the sandbox answers no more", marks=pytest.mark.long
+        ),
         ("python3 -c 'x = bytearray(10**9); input()'; x=$(yes)", "the sandbox ended at its memory"),
     ],
     ids=["fork-bomb", "kill", "stop", "memory"],
