@@ -97,6 +97,7 @@ PACKAGES = (
     Package("areal-sdk-traces", {"command": ("traces",)}, extra="traces"),
     Package("areal-sdk-trackers", {"observer": ("mlflow", "tensorboard", "trackio", "wandb")}),
     Package("areal-sdk-upstream", {"backend": ("upstream",)}, extra="upstream"),
+    Package("areal-sdk-verifiers", dict.fromkeys(("agent", "dataset"), ("verifiers",))),
     Package("areal-sdk-view", {"command": ("view",), "observer": ("view",)}, extra="view"),
 )
 
