@@ -105,12 +105,14 @@ def _groups(played: Played, figures: Figures, *, is_told: bool) -> Iterator[Advi
     if is_told:
         return
     _, _, cure = played.report.signal.partition(": ")
-    tasks = "harder" if groups.too_easy > groups.too_hard else "easier"
+    others = "show an example in the prompt, imitate demonstrations first (areal-sdk sft)"
+    if groups.too_easy > groups.too_hard:
+        others = "take harder tasks"
     yield Advice(
         "few groups differ",
         idle,
         cure
-        or f"take {tasks} tasks, raise rollout.group_size ({rollout['group_size']}), or replace such groups "
+        or f"{others}, raise rollout.group_size ({rollout['group_size']}), or replace such groups "
         "(rollout.dynamic_sampling = true)",
     )
 
