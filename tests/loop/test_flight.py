@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.records.diagnosis.why import Diagnosis, why
+from areal_sdk.telemetry.live.flight import read_flight
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED,
@@ -116,6 +117,8 @@ def test_an_agent_that_blocks_the_event_loop_is_named(tmp_path: Path) -> None:
     """45 s: the second reminder of the watchdog comes after 20 s or more."""
     process = start_failing(tmp_path, "blocks")
     until_told(process, tmp_path, "stood still")
+    while (rows := read_flight(tmp_path / "run"))[-1]["time"] - rows[0]["time"] <= 22.0:
+        time.sleep(0.5)  # until the second reminder of the watchdog
     last = killed(process, tmp_path).last
     assert last[0].startswith("the main process stood still for ")
     assert "Failing.run (" in last[-1]

@@ -46,8 +46,7 @@ class Probe:
 def sampled(groups: Sequence[TrajectoryGroup], *, seed: int) -> list[TrajectoryGroup]:
     """The sample of `groups`, which does not depend on the order of groups and siblings. It is drawn by name and not
     by content, so that equal answers are in the sample as often as others. Several siblings of a group are taken
-    together, because they share the computation of their prompt.
-    """
+    together, because they share the computation of their prompt."""
     order: list[tuple[int, bytes, int, int, int]] = []
     for number, group in enumerate(groups):
         branches: Counter[str] = Counter()
@@ -115,8 +114,7 @@ class Likeliest:
 
 
 def _parts(logprobs_rV: Tensor, tokens_rK: Tensor) -> Tensor:
-    """Logprobs of the tokens, and of all others together, whose probability is at least 1e-5, the limit of
-    float32."""
+    """Logprobs of the tokens, and of all others together, whose probability is at least 1e-5, the limit of float32."""
     chosen_rK = logprobs_rV.gather(1, tokens_rK)
     rest_r1 = torch.log1p(-chosen_rK.exp().sum(-1, keepdim=True).clamp(max=1.0 - 1e-5))
     return torch.cat([chosen_rK, rest_r1], -1)
@@ -144,8 +142,7 @@ class Movement:
     def __call__(self) -> tuple[float, float]:
         """The KL, in nats a sampled token, of the present policy from the policy before, and from those that sampled.
         A collective. The second is estimated as r - 1 - log r (k3, Schulman 2020), whose mean over samples of the
-        denominator is the KL, since only the logprobs of sampled tokens are known of a sampler.
-        """
+        denominator is the KL, since only the logprobs of sampled tokens are known of a sampler."""
         totals = {"kl": 0.0, "behaviour": 0.0, "count": 0.0}
         for batch, before in zip(self.probe.batches, self._before, strict=True):
             after_T, kl_T = self._compute(batch, before.divergence())

@@ -26,20 +26,23 @@ def ending_of(run_dir: RunDir) -> tuple[str, tuple[str, ...]]:
     """The reason why the run ended before its time, and lines about its last minutes. Both are empty for a run that
     ended by itself; a run that goes on has lines alone, if a part of it is stuck."""
     last, rows = last_event(run_dir.read_history()), read_flight(run_dir.path)
-    states = [row for row in rows if "step" in row and row["time"] > rows[-1]["time"] - WINDOW_S]
+    known = [row for row in rows if "step" in row]
+    states = [row for row in known if row["time"] > rows[-1]["time"] - WINDOW_S]
+    now = [{"time": time.time()}] if rows and run_dir.is_in_use() else []
+    stood = [*rows[:1], *known, *rows[-1:], *now]
     if run_dir.is_in_use():
-        return "", tuple(_stuck(states, rows))
+        return "", tuple(_stuck(states, stood))
     ended = rows[-1].get("ended", KILLED.format(_clock(rows[-1]))) if rows else ""
     if last.get("kind") == "end" or ended == "end":
         return "", ()
     said = [f"{_clock(row)} {line}" for row in rows for line in row["said"] if TOLD.match(line)]
-    lines = (*_stuck(states, rows), *_course(states), *said[-4:]) if states else ()
+    lines = (*_stuck(states, stood), *_course(states), *said[-4:])
     return str(last["error"]) if last.get("kind") == "failed" else ended, lines
 
 
-def _stuck(states: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+def _stuck(states: Sequence[Row], stood: Sequence[Row]) -> Iterator[str]:
     """The parts that gave no sign, in the order in which others wait for them."""
-    for before, after in pairwise([*states, *rows[-1:]]):
+    for before, after in list(pairwise(stood))[-int(WINDOW_S) :]:
         if (silent_s := after["time"] - before["time"]) > STUCK_S:
             yield f"the main process stood still for {silent_s:.0f} s: something blocked its event loop"
     known = [row for row in states if "processes" in row]
@@ -65,9 +68,9 @@ def _books_of_silent(row: Row) -> object:
 
 def _course(states: Sequence[Row]) -> Iterator[str]:
     """The last minutes in figures."""
-    first, last = states[0], states[-1]
-    if (lasted := last["time"] - first["time"]) < FEW_S:
+    if not states or (lasted := states[-1]["time"] - states[0]["time"]) < FEW_S:
         return
+    first, last = states[0], states[-1]
     spent: dict[str, float] = {}
     for row in states:
         for name, seconds in row["waits"]:
