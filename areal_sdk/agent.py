@@ -99,9 +99,8 @@ class RolloutWorkflow(ABC):
     ) -> Episode | Outcome | float | None:
         """Attempt `task` through `context.generate`.
 
-        Return a verdict as `Agent.run` does, or a whole `Episode` built from `context.turns`
-        to decide what is trained: each at most once, with the tokens and logprobs that it has.
-        None leaves scoring to the rewards.
+        Return a verdict as `Agent.run` does, or a whole `Episode` built from `context.turns` to decide what is trained:
+        each at most once, with the tokens and logprobs that it has. None leaves scoring to the rewards.
         """
 
 

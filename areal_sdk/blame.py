@@ -10,8 +10,7 @@ Line = tuple[FrameType, int]
 """A frame, and the number of the line in it."""
 
 MAX_TRACE = 8000
-"""Maximum length of a stored traceback in characters. A longer one keeps its end, where the
-exception is."""
+"""Maximum length of a stored traceback in characters. A longer one keeps its end, where the exception is."""
 
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")

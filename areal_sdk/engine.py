@@ -172,8 +172,7 @@ class EngineDeath:
 
 @dataclass(frozen=True, slots=True)
 class EngineEntrance:
-    """The way by which further processes sample from a running engine (`rollout.nodes`,
-    `serve.processes`)."""
+    """The way by which further processes sample from a running engine (`rollout.nodes`, `serve.processes`)."""
 
     client: str
     """`package.module:Class` or `file.py::Class` of an `EngineClient`."""
@@ -338,6 +337,8 @@ class EngineSettings:
     """The launcher may place processes on other machines (`cluster.launcher`)."""
     find: "Callable[[str], type[InferenceEngine]] | None" = None
     """Finds the engine of a name, for an engine that stands before another one."""
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Variables of processes that the engine starts itself, by name: the GPUs that are planned for them."""
 
 
 class ConfiguredEngine(InferenceEngine):
@@ -355,6 +356,11 @@ class ConfiguredEngine(InferenceEngine):
     def from_settings(cls, settings: EngineSettings) -> InferenceEngine:
         """The engine, not started. ConfigError if it could not keep a setting. Also called to
         check a configuration: it must leave nothing behind."""
+
+    @classmethod
+    def gpus(cls, section: "EngineSection", options: Mapping[str, Any]) -> Mapping[str, int] | None:
+        """The number of GPUs of each process that the engine starts, by its name. None if the settings say which."""
+        return {}
 
 
 async def collect(chunks: AsyncIterator[GenerateChunk]) -> GenerateResult:

@@ -67,10 +67,8 @@ def register_trainers(register: "Register[Callable[..., Trainer]]") -> None:
 
 @hookspec
 def register_launchers(register: "Register[Callable[..., Awaitable[Launcher]]]") -> None:
-    """`register(name, open)` for each way to place processes on machines: `--launcher name`. `open` is
-    called as `await open(setup, **options)`: `setup` is a `LauncherSetup`, `options` come from
-    `[cluster.NAME]`.
-    """
+    """`register(name, open)` for each way to place processes on machines: `--launcher name`. `open` is called as `await
+    open(setup, **options)`: `setup` is a `LauncherSetup`, `options` come from `[cluster.NAME]`."""
 
 
 @hookspec
@@ -86,8 +84,7 @@ def register_algorithms(register: "Register[Callable[..., object]]") -> None:
 @hookspec
 def register_tool_formats(register: "Register[ToolFormat]") -> None:
     """`register(name, tool_format)` for each form in which models write tool calls: `gateway.tool_format`. A chat
-    template that speaks a registered format finds it by itself.
-    """
+    template that speaks a registered format finds it by itself."""
 
 
 @hookspec
@@ -103,8 +100,7 @@ def register_backends(register: "Register[Callable[[BackendSettings], Backend]]"
 @hookspec
 def register_observers(register: "Register[type]") -> None:
     """`register(name, cls)` for each observer: `--observer name`, options in `[observer.name]`. `cls` is a
-    class with `on_*` hooks as methods; a run that asks for the observer makes one instance.
-    """
+    class with `on_*` hooks as methods; a run that asks for the observer makes one instance."""
 
 
 @hookspec
@@ -115,8 +111,7 @@ def register_commands(group: "click.Group") -> None:
 @hookspec
 def on_run_start(name: str, run_dir: str, settings: Mapping[str, Any]) -> None:
     """A run begins, or goes on after a resume. `name` is that of its directory; `settings` are those of
-    its `config.toml`: resolved, without secrets.
-    """
+    its `config.toml`: resolved, without secrets."""
 
 
 @hookspec
@@ -141,8 +136,7 @@ def on_eval_episode(name: str, split: str, episode: Episode) -> None:
 @hookspec
 def on_evaluation(name: str, split: str, step: int, metrics: Mapping[str, float]) -> None:
     """Held-out tasks of a run were measured. `name` is `before`, `step-20` or `after`; `step` is the one
-    that made the measured weights. `metrics`: `success`, `reward`, `tasks`, and those by source.
-    """
+    that made the measured weights. `metrics`: `success`, `reward`, `tasks`, and those by source."""
 
 
 @hookspec

@@ -6,8 +6,8 @@ needs are here, so that a package with one imports nothing inside areal-sdk.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -25,6 +25,7 @@ from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.process.services import Answer, Answering, Client, Service
+from areal_sdk.process.spec import SHARE_VARIABLE
 from areal_sdk.telemetry.live.waits import waiting
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN",
+    "SHARE_VARIABLE",
     "START_TIMEOUT_S",
     "TOKEN_VARIABLE",
     "Answer",
@@ -115,6 +117,8 @@ class LauncherSetup:
     """A directory of the run directory, for the output of each process."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Variables of processes on this machine, by name: the GPUs that are planned for them."""
 
 
 OpenLauncher = Callable[..., Awaitable[Launcher]]

@@ -129,8 +129,7 @@ class Trajectory:
     """Later turns that are not a consequence of a turn, for each turn, if turns have rewards. They
     come from another answer to the same prompt. Empty if no turn has any."""
     num_turns: int
-    """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names
-    them all."""
+    """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names them all."""
     num_sampled: int
     """Tokens that the policy sampled in the episode, over all its branches, also those that are not
     trained here since they are too old or the episode was truncated; 0 where all are trained."""
@@ -288,8 +287,7 @@ def _frozen(
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The advantage of an episode, as a training step saw it: how much better than expected the
-    episode turned out."""
+    """The advantage of an episode, as a training step saw it: how much better than expected the episode turned out."""
 
     advantage: float | None = None
     """Mean of its trained tokens; None if no token is trained, or if the trainer does not say."""

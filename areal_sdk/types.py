@@ -81,9 +81,8 @@ class Exclusion(StrEnum):
 class Turn:
     """One model call, in tokens, exactly as the engine saw and produced it.
 
-    If the prompt begins like an earlier turn of the episode, only the rest of it is kept: a long conversation is
-    stored once, and so is the common beginning of its branches. Turns are equal if their prompts are, however they
-    are kept.
+    If the prompt begins like an earlier turn of the episode, only the rest of it is kept: a long conversation is stored
+    once, and so is the common beginning of its branches. Turns are equal if their prompts are, however they are kept.
     """
 
     new_tokens: tuple[int, ...] = field(compare=False)
@@ -103,8 +102,7 @@ class Turn:
     parent: int | None = None
     """Index, in the episode, of the turn whose prompt + output this prompt starts with."""
     fork: ForkReason | None = None
-    """Reason that is set when the client sent history but no recorded turn could be extended as it
-    was."""
+    """Reason that is set when the client sent history but no recorded turn could be extended as it was."""
     excluded: Exclusion | None = None
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""

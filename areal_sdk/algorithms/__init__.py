@@ -1,7 +1,6 @@
 """The objective as pure functions: advantages, shaping, aggregation, losses, packing, presets.
 
-Authors of plugins import from here. Importing this package imports nothing heavy; only `batch` needs
-torch.
+Authors of plugins import from here. Importing this package imports nothing heavy; only `batch` needs torch.
 """
 
 from areal_sdk.algorithms.advantages import (

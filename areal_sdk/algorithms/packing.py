@@ -6,10 +6,9 @@ first differ. A tree is stored depth first, so the descendants of a segment foll
     prompt | branch A: AAAA | branch B: BB | B1: bbbbb | B2: bb
                               `------ subtree of B -----------'
 
-A token attends to the segments above its own, and to its own segment up to itself. Its position is its
-distance from the start of its trajectory. So every trajectory that passes through a
-node has the same logits at that node, and they are computed once. Loss terms are not shared: each
-trained token of each trajectory has a loss term of its own.
+A token attends to the segments above its own, and to its own segment up to itself. Its position is its distance from
+the start of its trajectory. So every trajectory that passes through a node has the same logits at that node, and they
+are computed once. Loss terms are not shared: each trained token of each trajectory has a loss term of its own.
 """
 
 from collections.abc import Sequence

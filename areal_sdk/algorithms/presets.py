@@ -211,8 +211,7 @@ def m2po(
     proximal: s.Centre = Proximal.RECOMPUTE,
     discount: s.Discount = 1.0,
 ) -> Algorithm:
-    """M2PO, for very stale samples: leaves out tokens until the log-weights' second moment is
-    bounded."""
+    """M2PO, for very stale samples: leaves out tokens until the log-weights' second moment is bounded."""
     return Algorithm(
         GroupRelative(discount=discount),
         Surrogate(

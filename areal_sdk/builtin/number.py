@@ -13,8 +13,7 @@ _SIGN, _CURRENCY = f"[{_MINUS}+]", r"\\?[$€£¥]"
 _UNSIGNED = (
     r"(?:(?:(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
-"""Digits with a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are
-lists."""
+"""Digits with a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are lists."""
 _ARGUMENT = rf" ?(?:\{{ ?({_SIGN}?{_UNSIGNED}) ?\}}|(\d))"
 _POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [

@@ -16,10 +16,9 @@ def read_tasks(
 ) -> Iterator[Task]:
     """The tasks of a path, or of the id of a dataset on the hub, read as they are needed.
 
-    A row is `{"id": ..., "data": {...}}`, or any object: its fields are then the task's data. `fields`
-    names the field of the file for fields of the task, such as `{"question": "problem"}`.
-    Without an id a task is named by its row, so a file without ids must not be reordered between
-    a run and its resume.
+    A row is `{"id": ..., "data": {...}}`, or any object: its fields are then the task's data. `fields` names the field
+    of the file for fields of the task, such as `{"question": "problem"}`. Without an id a task is named by its row, so
+    a file without ids must not be reordered between a run and its resume.
     """
     if isinstance(source, str) and is_hub_id(source):
         name = re.sub(r".*/|[:@].*", "", source)

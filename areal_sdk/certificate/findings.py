@@ -27,8 +27,7 @@ class TokenFinding(Finding):
     """The result of one check of a model's conversations."""
 
     client: str = ""
-    """The client whose transcript showed the finding; empty if the finding concerns the model
-    alone."""
+    """The client whose transcript showed the finding; empty if the finding concerns the model alone."""
     expected: tuple[str, ...] = ()
     """Tokens, as text, where `found` is about tokens."""
     got: tuple[str, ...] = ()

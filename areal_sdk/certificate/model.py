@@ -17,8 +17,7 @@ from areal_sdk.models.families import stop_tokens
 from areal_sdk.tool_calls import ToolFormat
 
 CHECKS = 2
-"""Version of the checks. Raise it when the checks, or the replay, change: older certificates then
-no longer count."""
+"""Version of the checks. Raise it when the checks, or the replay, change: older certificates then no longer count."""
 
 _FILES = (
     "tokenizer.json",

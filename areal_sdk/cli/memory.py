@@ -12,7 +12,6 @@ from areal_sdk.errors import ConfigError
 if TYPE_CHECKING:
     from areal_sdk.config import TrainerSection
     from areal_sdk.fsdp.memory.fitting import Fit
-    from areal_sdk.fsdp.memory.predicted import Prediction
 
 
 @click.command(name="train")
@@ -47,17 +46,24 @@ def check_memory(
     """
     from areal_sdk.config import load_config
     from areal_sdk.fsdp.memory.fitting import RESERVE
+    from areal_sdk.loop.plan.parts import device_plan, load_plugins_of
 
-    trainer = load_config(file=file, settings=(*settings, f"trainer.ranks={gpus}")).trainer
-    fit = _fit(model, trainer, room=int(memory * 1e9 * (1 - RESERVE)))
-    num_tokens = context or trainer.tokens_per_microbatch
+    config = load_config(file=file, settings=(f"trainer.ranks={gpus}", *settings))
+    fit = _fit(model, config.trainer, room=int(memory * 1e9 * (1 - RESERVE)))
+    num_tokens = context or config.trainer.tokens_per_microbatch
     chosen = fit.chosen(num_tokens)
     found, longest = fit.needs(num_tokens, chosen), fit.longest(chosen)
+    parts = {name: getattr(found, name) for name in _PARTS} | {"usable": fit.room}
     if as_json:
-        numbers = {name: getattr(found, name) for name in _PARTS}
-        click.echo(json.dumps({**numbers, "usable": fit.room, "largest_context": longest}))
+        click.echo(json.dumps({**parts, "largest_context": longest}))
     else:
-        for line in _lines(found, num_tokens=num_tokens, gpus=gpus, fit=fit, longest=longest):
+        click.echo(f"predicted for each rank, in a step with {num_tokens:,} tokens at once")
+        for name, size in parts.items():
+            click.echo(f"{name:12}{size / 1e9:8.2f} GB")
+        click.echo(f'activation_checkpointing = "{chosen.activation_checkpointing}"')
+        click.echo(f"longest context that fits: {longest:,} tokens")
+        machine = [int(memory * 1e9)] * gpus
+        for line in device_plan(config, load_plugins_of(config), fit, memories=machine).lines:
             click.echo(line)
     if found.total <= fit.room:
         return
@@ -68,20 +74,6 @@ def check_memory(
 
 
 _PARTS = ("parameters", "moments", "gradients", "gathered", "activations", "logits", "total")
-
-
-def _lines(
-    found: "Prediction", *, num_tokens: int, gpus: int, fit: "Fit", longest: int
-) -> list[str]:
-    where = "the GPU" if gpus == 1 else f"each of {gpus} GPUs"
-    rows = [f"{name:12}{getattr(found, name) / 1e9:8.2f} GB" for name in _PARTS]
-    return [
-        f"predicted for {where}, in a step with {num_tokens:,} tokens at once",
-        *rows,
-        f"{'usable':12}{fit.room / 1e9:8.2f} GB",
-        f'trainer.activation_checkpointing = "{fit.chosen(num_tokens).activation_checkpointing}"',
-        f"longest context that fits: {longest:,} tokens",
-    ]
 
 
 def _fit(model: str, trainer: "TrainerSection", *, room: int) -> "Fit":

@@ -76,8 +76,7 @@ def check(
 ) -> None:
     """Check that everything which a plugin brings keeps its contract; all installed ones by default.
 
-    Each plugin is loaded in a process of its own, which may crash or hang. Exits with 1 when a
-    contract is broken.
+    Each plugin is loaded in a process of its own, which may crash or hang. Exits with 1 when a contract is broken.
     """
     import asyncio
 

@@ -1,5 +1,6 @@
 """`areal-sdk train`: trains an agent, shows the progress, and prints the run directory."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def train(
             given["observers"] = observers
         config = load_config(file=file, settings=settings, overrides=given)
         if dry_run:
-            print_plan(check(config))
+            print_plan(check(config, say=partial(click.echo, err=True)))
             return
         summary = train_config(config, quiet=as_json)
     if as_json:

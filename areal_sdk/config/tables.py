@@ -28,8 +28,7 @@ def gather_options(values: JSON) -> JSON:
     """Accept `[reward.NAME]`, `[env.NAME]`, `[tasks.NAME]`, `[engine.NAME]`, `[trainer.NAME]`,
     `[algorithm.NAME]`, `[cluster.NAME]`, `[observer.NAME]` and `[agent]` tables as `options`.
 
-    A reward's `weight` is ours, the rest is the plugin's. Naming the table of a reward or an observer
-    selects it.
+    A reward's `weight` is ours, the rest is the plugin's. Naming the table of a reward or an observer selects it.
     """
     options = {name: dict(table) for name, table in _table(values.pop("options", {}), "options")}
     values = {**values, "rewards": dict(_given(values.get("rewards", {}), "rewards"))}

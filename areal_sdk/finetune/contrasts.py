@@ -105,10 +105,8 @@ def _paired_off(answers: Sequence[RatedAnswer]) -> list[tuple[RatedAnswer, Rated
 
 
 def _rewarded(episode: Episode) -> list[tuple[Thread, float]]:
-    """The conversations of an episode with their rewards; none if one reward is for several of them. If a
-    conversation passes the prompt with which another one begins, such as that of a second try, it also counts from
-    there on.
-    """
+    """The conversations of an episode with their rewards; none if one reward is for several of them. If a conversation
+    passes the prompt with which another one begins, such as that of a second try, it also counts from there on."""
     found = threads(episode)
     if len(found) == 1 and episode.reward is not None:
         return [(found[0], episode.reward)]

@@ -1,5 +1,4 @@
-"""The part of run directories that is learnt from: the best episodes of each task, and the
-conversations of an episode.
+"""The part of run directories that is learnt from: the best episodes of each task, and the conversations of an episode.
 
 Episodes of an engine of this SDK have recorded tokens, which are trained and never rendered again. Answers
 of another provider (`serve --upstream`, a teacher) are text, and are rendered.
@@ -34,8 +33,7 @@ class EpisodeChoice:
     min_reward: float | None = None
     """None: those that succeeded."""
     per_task: int | None = None
-    """Number of episodes of a task that are chosen at most: the best rewarded, of equal ones the
-    newest. None: all."""
+    """Number of episodes of a task that are chosen at most: the best rewarded, of equal ones the newest. None: all."""
 
     def admits(self, episode: EpisodeSummary) -> bool:
         if episode.reward is None:
@@ -135,8 +133,7 @@ class Thread:
         return Demonstration(tokens, tuple(mask))
 
     def messages(self) -> tuple[list[Message], list[Message]]:
-        """The messages before the first learnt answer, and the rest. Only learnt answers have
-        weight."""
+        """The messages before the first learnt answer, and the rest. Only learnt answers have weight."""
         before: list[Message] = []
         said: list[Message] = []
         for index in self.branch[: self.branch.index(self.learnt[-1]) + 1]:
@@ -161,8 +158,7 @@ class Thread:
 
 
 def num_cut_off(episode: Episode) -> int:
-    """The number of answers of another provider that have no end. Sampled tokens need none: they
-    are not rendered."""
+    """The number of answers of another provider that have no end. Sampled tokens need none: they are not rendered."""
     return sum(map(_is_cut_off, episode.turns)) if is_text(episode) else 0
 
 

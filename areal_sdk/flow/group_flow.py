@@ -77,8 +77,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     def set_version(self, version: int) -> list[Stop[OpenT]]:
         """Note that the engines serve `version`. Returns the running siblings to stop, which frees their slots. The
         batches before `version` count as used up, however few episodes they had, because a short batch must not widen
-        the gate for ever.
-        """
+        the gate for ever."""
         self.version = version
         self._spent = max(self._spent, version * self.rules.gate.batch)
         return [
@@ -153,8 +152,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     def cut_time(self, now: float) -> float | None:
         """The time to cut the batch if no episode ends before; None while groups are missing. This is `now`, unless a
         running group could be trained by this step and by no later one. Then the step waits for the group, up to
-        `wait_s`.
-        """
+        `wait_s`."""
         if not self.is_enough():
             self.enough_at = None
             return None
@@ -184,8 +182,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     # --- internals -------------------------------------------------------------------------------
 
     def _why_too_old(self, oldest: int | None, version: int) -> DropReason | None:
-        """The reason why the step from `version` may not train tokens of version `oldest`; None if it
-        may."""
+        """The reason why the step from `version` may not train tokens of version `oldest`; None if it may."""
         if oldest is not None and oldest < self.valid_from:
             return DropReason.ROLLED_BACK
         return DropReason.STALE if self.rules.gate.is_stale(oldest, version=version) else None

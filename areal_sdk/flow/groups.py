@@ -1,6 +1,5 @@
 """The parts of episodes and groups that the rules read, and the answers of the rules. A run has groups of real
-episodes, a plan has groups of simulated ones.
-"""
+episodes, a plan has groups of simulated ones."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -52,8 +52,7 @@ class StalenessGate:
 
     def is_stale(self, token_version: int | None, *, version: int) -> bool:
         """Whether the token is too old for the step that starts from `version`. None stands for "no trained token",
-        which is never too old.
-        """
+        which is never too old."""
         return token_version is not None and version - token_version > self.max_staleness
 
 
@@ -63,8 +62,7 @@ class FlowRules:
 
     rollout: RolloutSection
     in_order: bool = False
-    """Whether the run is deterministic: taking and dropping groups then do not depend on which episode ended
-    first."""
+    """Whether the run is deterministic: taking and dropping groups then do not depend on which episode ended first."""
     gate: StalenessGate = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,8 +57,7 @@ JSON = Any
 
 ENTRY = "areal_sdk.fsdp.rank:main"
 CHUNK_BYTES = 16 * 2**20
-"""Largest piece, in bytes, of published weights that come from another machine. Both sides hold one piece in
-memory."""
+"""Largest piece, in bytes, of published weights that come from another machine. Both sides hold one piece in memory."""
 SAVE_TIMEOUT_S = 900.0
 """Seconds for all ranks to write or read a checkpoint."""
 RELEASE_TIMEOUT_S = 60.0
@@ -307,8 +306,7 @@ class FSDPTrainer(Trainer):
         self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
     ) -> ChildReply:
         """The answer of rank 0, once all ranks have answered. Ranks are not told that a caller was cancelled: one
-        that had begun and one that had not would then wait for each other in different collectives.
-        """
+        that had begun and one that had not would then wait for each other in different collectives."""
         if not self._ranks:
             raise ProcessError(f"the trainer is not running: {method!r} before start()")
         if self._last_call is not None:
@@ -354,8 +352,7 @@ _EXPLAINED = {kind.__name__: kind for kind in (CheckpointError, DamagedError, Me
 
 def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
     """The error that explains the others: a rank's own exception, else the death of a rank that was killed, since the
-    others then died of a broken connection to it.
-    """
+    others then died of a broken connection to it."""
     for error in errors.values():
         if isinstance(error, RemoteError):
             kind = _EXPLAINED.get(error.kind)

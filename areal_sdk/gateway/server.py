@@ -196,8 +196,7 @@ def _allowed_headers(request: web.Request) -> str:
 async def _close_silent(server: web.Server, *, most: int) -> None:
     """Close connections that send no request: after `HEAD_S`, or, if many are open, the oldest ones at once. Close
     also those that send requests and read no answer. Otherwise half requests, or answers that nobody reads, could use
-    up all connections that the process may have.
-    """
+    up all connections that the process may have."""
     loop = asyncio.get_running_loop()
     spoke: set[Any] = set()
     since: dict[Any, float] = {}

@@ -1,10 +1,9 @@
 """Guards against large requests: threads work on long texts, and too many or too deep values are refused.
 
-Work on a long text in the event loop would delay all other requests. A thread does not help against
-many values, because a JSON parser holds the interpreter until it has read everything: a text of 4 MB
-takes 4 ms, a million small objects a tenth of a second. Deep values are refused because orjson reads
-1024 levels of JSON but writes only 254. A value deeper than `MAX_DEPTH` would fail later, in a trace, a
-prompt or a digest.
+Work on a long text in the event loop would delay all other requests. A thread does not help against many values,
+because a JSON parser holds the interpreter until it has read everything: a text of 4 MB takes 4 ms, a million small
+objects a tenth of a second. Deep values are refused because orjson reads 1024 levels of JSON but writes only 254. A
+value deeper than `MAX_DEPTH` would fail later, in a trace, a prompt or a digest.
 """
 
 import asyncio
@@ -28,8 +27,7 @@ LARGE = 32_768
 thread costs a tenth of one."""
 
 _NUM_THREADS = 2
-"""Number of large requests that are prepared at once. Each may take a hundred bytes of memory per
-byte of text."""
+"""Number of large requests that are prepared at once. Each may take a hundred bytes of memory per byte of text."""
 
 _SHORT_TURN_S = 0.0005
 """Seconds that a thread keeps Python's lock while large requests are prepared: the event loop waits no longer for
@@ -86,8 +84,7 @@ class LargeWork:
                 self._trim_later(loop)
 
     def _trim_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give memory back once no large request has come for some time, since allocation waits
-        meanwhile."""
+        """Give memory back once no large request has come for some time, since allocation waits meanwhile."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._trimming = loop.call_later(_IDLE_S, self._trim)

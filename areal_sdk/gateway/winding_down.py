@@ -9,8 +9,7 @@ from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.gateway.sessions.store import SessionStore
 
 STOP_GRACE_S = 5.0
-"""Seconds that running answers get when the server stops. The time is short: whoever pressed Ctrl-C
-waits for it."""
+"""Seconds that running answers get when the server stops. The time is short: whoever pressed Ctrl-C waits for it."""
 
 _LOOK_S = 0.02
 """Pause between two looks at the answers that still run."""

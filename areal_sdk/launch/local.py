@@ -1,7 +1,7 @@
 """The default launcher: every process on this machine."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,22 +14,33 @@ HOST = "127.0.0.1"
 
 
 async def open_local(setup: LauncherSetup) -> "LocalLauncher":
-    return LocalLauncher(log_dir=setup.log_dir)
+    return LocalLauncher(log_dir=setup.log_dir, environments=setup.environments)
 
 
 class LocalLauncher:
     """Starts ranks as children of this process; they die with it."""
 
-    def __init__(self, *, log_dir: Path, start_timeout_s: float = START_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        log_dir: Path,
+        start_timeout_s: float = START_TIMEOUT_S,
+        environments: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._environments = environments or {}
         self.log_dir = log_dir
         self.start_timeout_s = start_timeout_s
         self.host = HOST
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
-        world = len(specs)
+        world, planned = len(specs), self._environments
         with KeptPort() as kept:  # until rank 0 listens, seconds later
             placed = [
-                replace(spec, env={**_rank(rank, world, kept.number), **spec.env})
+                replace(
+                    spec,
+                    env=_rank(rank, world, kept.number)
+                    | {**planned.get(spec.name, {}), **spec.env},
+                )
                 for rank, spec in enumerate(specs)
             ]
             return await self._start_all(placed)

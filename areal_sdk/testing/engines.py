@@ -27,8 +27,7 @@ async def check_engine(
     is_model: bool = True,
     timeout_s: float = 60.0,
 ) -> None:
-    """Start `engine`, try every promise of `InferenceEngine`, close it; ConformanceError says which
-    is broken.
+    """Start `engine`, try every promise of `InferenceEngine`, close it; ConformanceError says which is broken.
 
     `is_model=False` is for engines that do not sample, such as a script: their logprobs are not checked. Weights are
     not changed, only relabelled: versions 1 and 2 are published.

@@ -156,3 +156,9 @@ def rank(channel: Channel, args: Mapping[str, JSON]) -> None:
         request = channel.receive()
         assert request is not None
         METHODS[request.method](request)
+
+
+def tell_environment(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Tell the variables of this process."""
+    channel.ready(dict(os.environ))
+    channel.receive()

@@ -25,8 +25,7 @@ from areal_sdk.algorithms.advantages.returns import (
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 TURNS = 32
-"""Number of turns of an episode that are remembered. Later turns are compared with the last of
-these."""
+"""Number of turns of an episode that are remembered. Later turns are compared with the last of these."""
 NAMES_FROM = 16
 """Number of returns of a source after which a far one is reported by name. A spread of fewer says little: of normally
 distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the 16
@@ -92,22 +91,18 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class RunningBaseline:
-    """The baseline of episodes without siblings: compares a return with the usual returns of its
-    source.
+    """The baseline of episodes without siblings: compares a return with the usual returns of its source.
 
-    The source is `TrajectoryGroup.source`: the name of a caller, or the origin of played tasks, since a generator
-    never repeats a task. An episode is compared with the latest episodes of its source. A rewarded turn is compared
-    with the returns of these episodes from the same turn on. An episode that ended earlier counts with the return of
-    its last turn, as in `GroupRelative`. The first reward of a source has nothing to be compared with, so it teaches
-    nothing.
+    The source is `TrajectoryGroup.source`: the name of a caller, or the origin of played tasks, since a generator never
+    repeats a task. An episode is compared with the latest episodes of its source. A rewarded turn is compared with the
+    returns of these episodes from the same turn on. An episode that ended earlier counts with the return of its last
+    turn, as in `GroupRelative`. The first reward of a source has nothing to be compared with, so it teaches nothing.
 
-    The unit of an advantage is the spread of its source. Advantages are never centred over the batch: a
-    batch of successes keeps positive advantages, and the rewards of one source do not change those of
-    another.
+    The unit of an advantage is the spread of its source. Advantages are never centred over the batch: a batch of
+    successes keeps positive advantages, and the rewards of one source do not change those of another.
 
-    Earlier episodes do not depend on the tokens sampled now, so the comparison does not change the
-    expected gradient. The spread and the bound do change it: they give sources and surprises
-    different weights, but never change a sign.
+    Earlier episodes do not depend on the tokens sampled now, so the comparison does not change the expected gradient.
+    The spread and the bound do change it: they give sources and surprises different weights, but never change a sign.
     """
 
     discount: float
@@ -125,8 +120,7 @@ class RunningBaseline:
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
-        """A line for each source with a return too far from its usual ones, on the first such
-        return."""
+        """A line for each source with a return too far from its usual ones, on the first such return."""
         known, found = dict(baselines), dict[str, str]()
         for group in groups:
             usual = self._usual(known, group.source)

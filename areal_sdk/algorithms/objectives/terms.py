@@ -26,8 +26,7 @@ class PolicyTerms:
     mask_T: "Tensor"
     """Mask of the terms. False: this is padding and not a term. A rank without work has one such entry."""
     sequences_T: "Tensor"
-    """Index of the trajectory, in the micro-batch, to which a term belongs. Trajectories are always
-    whole."""
+    """Index of the trajectory, in the micro-batch, to which a term belongs. Trajectories are always whole."""
     groups_T: "Tensor"
     """Index of the group, in the step, to which a term belongs."""
     lags_T: "Tensor"

@@ -15,8 +15,7 @@ class Critic:
     """A model of its own that predicts returns: the trunk of the checkpoint and a scalar head."""
 
     learning_rate: float
-    """Learning rate of the critic's own AdamW, with the warm-up and the gradient bound of the
-    trainer."""
+    """Learning rate of the critic's own AdamW, with the warm-up and the gradient bound of the trainer."""
     clip: float | None = None
     """Distance that a value may move towards its target within one step; None: any distance."""
 

@@ -1,5 +1,6 @@
 """The engine without its process: requests in, sampled tokens out, one step at a time."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.models.families import stop_tokens
+from areal_sdk.process.spec import SHARE_VARIABLE
 
 _DTYPES = {
     "float32": torch.float32,
@@ -105,8 +107,7 @@ class EngineCore:
 
     def step(self) -> list[SampledToken]:
         """Run one forward, and return the tokens that it sampled. Finished sequences are removed by then. EngineError
-        if the weights do not give a distribution: then no sequence can continue.
-        """
+        if the weights do not give a distribution: then no sequence can continue."""
         work = self.scheduler.plan()
         if not work:
             return []
@@ -226,9 +227,11 @@ def _kv_budget(configured_gb: float | None, device: torch.device) -> int:
     """Bytes for keys and values: half for running requests, half for idle prefixes."""
     if configured_gb is not None:
         return int(configured_gb * 1e9)
-    if device.type == "cuda":  # ours alone
-        free, _ = torch.cuda.mem_get_info(device)
-        return free * 2 // 3
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        share = float(os.environ.get(SHARE_VARIABLE, 1))  # other processes may take the rest later
+        own = int(share * total) - torch.cuda.memory_reserved(device)
+        return max(min(free, own), 0) * 2 // 3
     return min(_available_memory() // 3, _DEFAULT_CPU_KV_BYTES)
 
 

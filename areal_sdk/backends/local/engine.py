@@ -2,17 +2,18 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from areal_sdk.backends.local.forward.architecture import Architecture
 from areal_sdk.backends.local.protocol import EngineLoad, LocalOptions, ModelCalls
 from areal_sdk.backends.local.push import push
 from areal_sdk.backends.local.requests import Requester, engine_errors
+from areal_sdk.config import EngineSection
 from areal_sdk.engine import (
     ConfiguredEngine,
     EngineDeath,
@@ -78,6 +79,10 @@ class LocalEngine(ConfiguredEngine):
             Architecture.load(directory)
         except EngineError as exc:
             raise ConfigError(str(exc)) from None
+
+    @classmethod
+    def gpus(cls, section: EngineSection, options: Mapping[str, Any]) -> Mapping[str, int] | None:
+        return None if ":" in section.device else {"engine": 1} if section.device != "cpu" else {}
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "LocalEngine":

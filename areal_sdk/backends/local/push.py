@@ -43,8 +43,7 @@ async def push(child: Child, path: Path) -> str:
 
 
 class Received:
-    """The weights that are being received, or were received: one file without a name, which ends with this
-    process."""
+    """The weights that are being received, or were received: one file without a name, which ends with this process."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None

@@ -1,10 +1,9 @@
 """Decides which tokens the next forward computes, and in which rows. It owns rows and prefixes.
 
-A request waits, then runs in a KV row. Row i belongs to `running[i]`, without gaps. Every step decodes
-all rows that are ready, and also prefills a bounded number of tokens, so that a long prompt does not
-stop the other requests. If KV was computed before, for another request or for an earlier turn of the
-conversation, the scheduler copies it. So the common prompt of a group is computed once, and a tool
-result costs only its own tokens.
+A request waits, then runs in a KV row. Row i belongs to `running[i]`, without gaps. Every step decodes all rows that
+are ready, and also prefills a bounded number of tokens, so that a long prompt does not stop the other requests. If KV
+was computed before, for another request or for an earlier turn of the conversation, the scheduler copies it. So the
+common prompt of a group is computed once, and a tool result costs only its own tokens.
 """
 
 from collections import deque

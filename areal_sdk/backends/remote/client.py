@@ -156,8 +156,7 @@ class Scores:
 class ServerClient(ABC):
     """One server. Every call has a deadline and fails with an `EngineError`: `ServerFailedError` if another server
     may do better, `RequestRefusedError` if none would. Labels name weights. A server gets its label with the weights
-    and loses it when it ends. A label that this run did not give shows that somebody else restarted the server.
-    """
+    and loses it when it ends. A label that this run did not give shows that somebody else restarted the server."""
 
     kind: ClassVar[str] = "inference"
     """Kind of server, for messages: "the SGLang server of ..."."""

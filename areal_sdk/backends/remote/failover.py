@@ -85,8 +85,7 @@ class ResumableRequest:
 
 def fitted(request: GenerateRequest, info: EngineInfo, *, reserved_tokens: int) -> GenerateRequest:
     """The request with its budget cut to the context. A request that no server could serve is refused with the cure.
-    `reserved_tokens` of the context belong to the server.
-    """
+    `reserved_tokens` of the context belong to the server."""
     room = info.max_context - len(request.tokens) - reserved_tokens
     if room < 1:
         raise ContextOverflowError(

@@ -17,8 +17,7 @@ logger = logging.getLogger(__name__)
 async def lend(server: Server, *, label: str, patience_s: float) -> None:
     """Have a server give its memory away, after the engine's requests on it have ended. If it does not, and the
     engine started it, it is ended, and the supervisor starts it again later. A restart in progress takes memory too;
-    it may last `patience_s` more.
-    """
+    it may last `patience_s` more."""
     try:
         async with asyncio.timeout(patience_s):
             await server.care.acquire()

@@ -153,8 +153,7 @@ def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:
 
 def identity(path: Path) -> list[str]:
     """The identity of a file, to tell it from one with the same path on another machine: path, size, time of writing.
-    Empty if there is no file.
-    """
+    Empty if there is no file."""
     try:
         found = path.stat()
     except OSError:

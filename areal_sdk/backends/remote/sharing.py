@@ -100,8 +100,7 @@ class Entrance:
 class RemoteEngineClient(EngineClient):
     """Samples from the servers of the main process's engine. States are applied in the order in which they come, and
     none waits for a server. A server that is new, or at which a request met a fault, is probed in a task of its own,
-    and used once it answers.
-    """
+    and used once it answers."""
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
         super().__init__(info, name=name)

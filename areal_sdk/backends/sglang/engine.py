@@ -8,7 +8,7 @@ from areal_sdk.backends.remote.placement import PlacedServers
 from areal_sdk.backends.remote.processes import ServerStarter
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.placed import placed_settings, recipe_of
-from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment
+from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment, named_gpus
 from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings
@@ -22,6 +22,14 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
     client = SGLangClient
     table = SGLangSection
     accepts = ("all", "changed")
+
+    @classmethod
+    def gpus(cls, section: EngineSection, options: Mapping[str, Any]) -> Mapping[str, int] | None:
+        own = SGLangSection.read(options)
+        if server_addresses(section.name) or chosen_environment(section, own).cpu:
+            return {}
+        first, width = named_gpus(own)
+        return {f"sglang-{n}": width for n in range(own.servers)} if first is None else None
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "SGLangEngine":
@@ -49,6 +57,7 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
                 settings.log_dir,
                 engine=section,
                 settings=own,
+                environments=settings.environments,
             )
         return cls(
             settings.model_dir,

@@ -63,8 +63,7 @@ def recipe_of(model: Path, section: EngineSection, own: SGLangSection) -> Recipe
 
 
 def make_server(args: Mapping[str, JSON], *, model: Path, host: str, port: int) -> LocalServer:
-    """Make the server that the settings ask for, on its own machine and with that machine's
-    environment."""
+    """Make the server that the settings ask for, on its own machine and with that machine's environment."""
     travelled: Mapping[str, Any] = args
     section = EngineSection.model_validate(travelled["engine"])
     own = SGLangSection.read(travelled["settings"])

@@ -19,8 +19,7 @@ _MAX_PROBE_ERROR = 0.02
 @dataclass(frozen=True, slots=True)
 class SGLangServerInfo(ServerInfo):
     is_incremental: bool = True
-    """Whether the server streams deltas instead of everything so far
-    (`--incremental-streaming-output`)."""
+    """Whether the server streams deltas instead of everything so far (`--incremental-streaming-output`)."""
 
 
 class AskLogprobs(Protocol):

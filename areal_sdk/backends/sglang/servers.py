@@ -1,6 +1,7 @@
 """The start of SGLang servers on this machine: command line and GPUs."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
@@ -9,6 +10,7 @@ from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.families import stored_dtype
+from areal_sdk.process.spec import SHARE_VARIABLE
 
 BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""
@@ -27,7 +29,9 @@ class SGLangLauncher(ServerLauncher):
         *,
         engine: EngineSection | None = None,
         settings: SGLangSection | None = None,
+        environments: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
+        self._environments = environments or {}
         self._settings = settings or SGLangSection()
         super().__init__(log_dir, name="sglang", count=self._settings.servers)
         self._model = model
@@ -40,7 +44,8 @@ class SGLangLauncher(ServerLauncher):
 
     def command_at(self, host: str, port: int, *, index: int = 0) -> ServerCommand:
         """The command line of a server that listens at `host`."""
-        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        planned = self._environments.get(f"sglang-{index}", {})
+        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **planned}
         if self._environment.cpu:
             variables |= {
                 "SGLANG_USE_CPU_ENGINE": "1",
@@ -50,11 +55,11 @@ class SGLangLauncher(ServerLauncher):
             *(str(self._environment.python), "-m", "sglang.launch_server"),
             *("--host", host, "--port", str(port)),
             *self._model_flags(),
-            *self._memory_flags(),
+            *self._memory_flags(planned.get(SHARE_VARIABLE)),
             *self._device_flags(),
             *self._settings.arguments,
         ]
-        if (gpu := self._gpu_of(index)) is not None:
+        if not planned and (gpu := self._gpu_of(index)) is not None:
             arguments += ["--base-gpu-id", str(gpu)]
         return ServerCommand(arguments, variables)
 
@@ -70,7 +75,7 @@ class SGLangLauncher(ServerLauncher):
             "--constrained-json-disable-any-whitespace",
         ]
 
-    def _memory_flags(self) -> list[str]:
+    def _memory_flags(self, share: str | None) -> list[str]:
         flags: list[str] = []
         engine, settings = self._engine, self._settings
         kv_tokens = settings.kv_tokens or (_CPU_KV_TOKENS if self._environment.cpu else None)
@@ -78,8 +83,8 @@ class SGLangLauncher(ServerLauncher):
             flags += ["--max-total-tokens", str(kv_tokens)]
         if self._environment.cpu:
             flags += ["--mem-fraction-static", "0.2"]
-        if settings.memory_fraction is not None:
-            flags += ["--mem-fraction-static", str(settings.memory_fraction)]
+        if (fraction := settings.memory_fraction or share) is not None:
+            flags += ["--mem-fraction-static", str(fraction)]
         if engine.max_context:
             flags += ["--context-length", str(engine.max_context)]
         if "max_slots" in engine.model_fields_set:  # else SGLang's own choice
@@ -100,26 +105,22 @@ class SGLangLauncher(ServerLauncher):
         return flags
 
     def _gpu_of(self, index: int) -> int | None:
-        """The first GPU of server `index`; None: SGLang's own choice, which is the machine's first."""
-        if self._environment.cpu or index == 0:
-            return None
-        first, num_gpus = self._gpus()
-        return first + index * num_gpus
+        """The first GPU of server `index` where none are planned; None: SGLang's own choice, the machine's first."""
+        first, width = named_gpus(self._settings)
+        return None if self._environment.cpu or index == 0 else (first or 0) + index * width
 
-    def _gpus(self) -> tuple[int, int]:
-        """The first GPU of the first server and how many each takes; `arguments` win."""
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        parser.add_argument("--base-gpu-id", type=int, default=0)
-        parser.add_argument(
-            *("--tp-size", "--tensor-parallel-size", "--tp"),
-            type=int,
-            default=self._settings.tp_size,
-        )
-        try:
-            given, _ = parser.parse_known_args(self._settings.arguments)
-        except argparse.ArgumentError as exc:
-            raise ConfigError(f"engine.sglang.arguments: {exc}") from None
-        return given.base_gpu_id, given.tp_size
+
+def named_gpus(settings: SGLangSection) -> tuple[int | None, int]:
+    """The first GPU of the first server, if `arguments` name it, and how many each takes; `arguments` win."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--base-gpu-id", type=int)
+    names = ("--tp-size", "--tensor-parallel-size", "--tp")
+    parser.add_argument(*names, type=int, default=settings.tp_size)
+    try:
+        given, _ = parser.parse_known_args(settings.arguments)
+    except argparse.ArgumentError as exc:
+        raise ConfigError(f"engine.sglang.arguments: {exc}") from None
+    return given.base_gpu_id, given.tp_size
 
 
 def chosen_environment(section: EngineSection, own: SGLangSection) -> SGLangEnvironment:

@@ -154,8 +154,7 @@ def _message(message: Message) -> str:
 
 
 def _after(record: EpisodeRecord, trajectory: Trajectory) -> str:
-    """The place in another trajectory from which this one goes on. Tokens before it are shown
-    there."""
+    """The place in another trajectory from which this one goes on. Tokens before it are shown there."""
     for number, other in enumerate(record.trajectories):
         if other.branch is trajectory.branch.before:
             return f" after the first {trajectory.branch.num_before} of trajectory {number}"

@@ -90,8 +90,7 @@ def _times(count: int) -> str:
 
 
 def best_weights(run_dir: "RunDir") -> list[str]:
-    """The step whose weights the run keeps as its best, and the reason; and weights that may be
-    better."""
+    """The step whose weights the run keeps as its best, and the reason; and weights that may be better."""
     from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
 
     lines = []

@@ -18,10 +18,9 @@ class ClusterSection(Section):
     """The machines of a run. The main process stays where `areal-sdk` was started."""
 
     launcher: str = "local"
-    """`local`: every process on this machine. `torchrun`: you start the trainer ranks, on any machine that has
-    the run directory and the model at the same paths. `ray`: trainer ranks, engine and rollout nodes
-    wherever a Ray cluster has room. Or a plugin's launcher, with options in
-    `[cluster.NAME]`."""
+    """`local`: every process on this machine. `torchrun`: you start the trainer ranks, on any machine that has the run
+    directory and the model at the same paths. `ray`: trainer ranks, engine and rollout nodes wherever a Ray cluster has
+    room. Or a plugin's launcher, with options in `[cluster.NAME]`."""
     address: Annotated[str, _PLACED_BY_NONE] = "auto"
     """Address of the Ray cluster, `HOST:PORT`; `auto`: the cluster that this machine belongs to."""
     placement_timeout_s: Annotated[Seconds, _PLACED_BY_NONE] = 120.0

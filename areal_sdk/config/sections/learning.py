@@ -159,9 +159,8 @@ class TrainerSection(Section):
     If the cluster has no room for all `ranks`, such as after the loss of a machine, the run goes on
     with fewer. At a checkpoint it takes more if there is room. Default: `ranks`."""
     replicas: Positive = 1
-    """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
-    inside a machine and only gradients travel between machines; each rank then holds that many times more of the
-    model."""
+    """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered inside
+    a machine and only gradients travel between machines; each rank then holds that many times more of the model."""
     sequence_ranks: Positive = 1
     """Neighbouring ranks that share each row of tokens, for sequences that are too long for one rank (Ulysses).
     Divides `ranks`, and the numbers of heads of the model."""

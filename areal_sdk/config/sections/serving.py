@@ -67,8 +67,7 @@ class ServeSection(Quota):
     idle_s: Seconds = 600.0
     """A session ends after this time without a request."""
     reward_wait_s: Seconds = 600.0
-    """Time after the end of a session in which a reward may still come. A session without a reward is not
-    trained."""
+    """Time after the end of a session in which a reward may still come. A session without a reward is not trained."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may call; `*` for all."""
 

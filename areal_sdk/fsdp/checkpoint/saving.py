@@ -206,8 +206,7 @@ def _limit_of(directory: Path, saved: JSON, known: set[str]) -> Mapping[str, JSO
 
 def roll_back(trainer: RankTrainer, directory: Path) -> None:
     """Bring weights, moments and baselines of `trainer` to the saved state, with a tighter bound. A collective. The
-    clock of the schedule goes on, because going back takes the place of a step.
-    """
+    clock of the schedule goes on, because going back takes the place of a step."""
     phase, num_steps, tightness = trainer.phase, trainer.num_steps, trainer.region.tightness
     critic_steps = None if trainer.critic is None else trainer.critic.num_steps
     load_checkpoint(trainer, directory)

@@ -26,8 +26,7 @@ class Block:
     """True where a query does not see a key of `[own_start, stop)`, or, with a window, of `key_ranges`. None: each
     query sees the keys up to itself."""
     in_parts: bool = False
-    """Whether the block's own tokens and those above are too many for their scores to be kept at
-    once."""
+    """Whether the block's own tokens and those above are too many for their scores to be kept at once."""
 
     @property
     def num_above(self) -> int:

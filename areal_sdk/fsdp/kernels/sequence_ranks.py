@@ -120,8 +120,7 @@ def _joined(values: Tensor, terms: Tensor, count: int, group: dist.ProcessGroup 
 
 
 class _Joined(torch.autograd.Function):
-    """The values of all ranks, joined. Each rank computes the loss of all values, and gets the gradient of its
-    own."""
+    """The values of all ranks, joined. Each rank computes the loss of all values, and gets the gradient of its own."""
 
     @staticmethod
     def forward(

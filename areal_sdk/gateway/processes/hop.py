@@ -41,8 +41,7 @@ class Hop:
     """Passes requests on to one other process."""
 
     def __init__(self, path: Path, *, door: Path, mover: Mover) -> None:
-        """`path` is the owner's Unix socket. `door` is the socket at which the owner takes connections from
-        `mover`."""
+        """`path` is the owner's Unix socket. `door` is the socket at which the owner takes connections from `mover`."""
         self._path = path
         self._door = door
         self._mover = mover

@@ -39,8 +39,7 @@ class UsageFile:
         return self._numbers[account * self._width : (account + 1) * self._width]
 
     def forget(self, shard: int) -> None:
-        """Forget the counts of a process that is gone: none of its requests runs, and none of its sessions is
-        open."""
+        """Forget the counts of a process that is gone: none of its requests runs, and none of its sessions is open."""
         for account in range(self._num_accounts):
             with RowLock(self.descriptor, account):
                 at = account * self._width + _ALLOWANCES + _COUNTS * shard

@@ -43,8 +43,7 @@ class Deadline:
                 raise TimeoutError from None
 
     def wait(self) -> None:
-        """Let the deadline fire from now on. If the time is up already, raise `TimeoutError` at
-        once."""
+        """Let the deadline fire from now on. If the time is up already, raise `TimeoutError` at once."""
         if self._is_over:
             raise TimeoutError
         self._is_waiting = True

@@ -104,8 +104,7 @@ class PromptBuilder:
 
     def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
         """A lower bound of the prompt's tokens, from the number of its messages and their characters. A template may
-        trim texts, and leave out the thoughts of an assistant.
-        """
+        trim texts, and leave out the thoughts of an assistant."""
         messages, most = request.messages, self._tokenizer.most_characters_a_token
         is_short = most is None or (
             num_bytes is not None and num_bytes <= most * self._max_context()
@@ -126,8 +125,7 @@ class PromptBuilder:
             )
 
     def _most_tokens(self, size: int, *, is_counted: bool = False) -> int | None:
-        """The number of tokens of a large text that are encoded before the text is refused; None
-        for a small text."""
+        """The number of tokens of a large text that are encoded before the text is refused; None for a small text."""
         if is_small(size):
             return None
         return sys.maxsize if is_counted else self._max_context()

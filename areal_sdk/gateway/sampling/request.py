@@ -94,9 +94,8 @@ def cuts_of(messages: Sequence[Message]) -> list[Cut]:
 class SamplingPolicy:
     """The rule that decides how tokens are sampled.
 
-    `override`: the run decides. Unmodified agents send temperature 0 and top-p, and RL needs the policy's
-    own distribution. `respect`: the client decides. Tokens that it samples in another way than the run's
-    are context only.
+    `override`: the run decides. Unmodified agents send temperature 0 and top-p, and RL needs the policy's own
+    distribution. `respect`: the client decides. Tokens that it samples in another way than the run's are context only.
     """
 
     mode: Literal["override", "respect"] = "override"
@@ -124,8 +123,7 @@ class SamplingPolicy:
 
 
 _LEAST_TEMPERATURE = 1e-5
-"""Lowest temperature to sample at. Below it a sample is the most likely token, and float32
-overflows."""
+"""Lowest temperature to sample at. Below it a sample is the most likely token, and float32 overflows."""
 _LEAST_TOP_P = 1e-6
 """Smallest top-p with a meaning. It is less than the probability of the most likely of a million
 tokens, which is then the only choice."""

@@ -44,8 +44,7 @@ class Account:
             self._usage.end_request()
 
     def open_sessions(self, count: int = 1) -> None:
-        """Count `count` more sessions that take turns; raise a 429 if the quota does not allow
-        them."""
+        """Count `count` more sessions that take turns; raise a 429 if the quota does not allow them."""
         self._usage.open_sessions(count)
 
     def close_session(self) -> None:

@@ -204,10 +204,8 @@ class ExternalSessions:
         split: str = SPLIT,
         **options: Any,
     ) -> ExternalSession:
-        """A new session of `account`; 429 if its quota has no room for one. `is_counted`: the session is counted as
-        one of the account's open sessions already. `is_alone`: the session is for one request, so nobody continues
-        it.
-        """
+        """A new session of `account`; 429 if its quota has no room for one. `is_counted`: the session is counted as one
+        of the account's open sessions already. `is_alone`: the session is for one request, so nobody continues it."""
         if not is_counted:
             account.open_sessions()
         session = self._sessions.open(

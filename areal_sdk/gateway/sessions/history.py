@@ -1,8 +1,7 @@
 """Finds the recorded turn that a request continues: by meaning, not by bytes.
 
-Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids. None of
-these changes the meaning of a message, so the recorded tokens stay. Any other change starts a branch, and
-the branch carries the reason.
+Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids. None of these changes the
+meaning of a message, so the recorded tokens stay. Any other change starts a branch, and the branch carries the reason.
 
 A conversation is a chain of hashes: the key of a message is a hash of the message and of the key before
 it. So equal keys mean equal conversations, and one lookup finds a turn.
@@ -37,8 +36,7 @@ class Placement:
     parent: int | None
     """Index of the turn it extends."""
     num_matched: int
-    """The number of messages of the request that this turn's conversation covers, the turn's answer
-    included."""
+    """The number of messages of the request that this turn's conversation covers, the turn's answer included."""
     chain: "_Chain" = field(repr=False)
 
 
@@ -211,8 +209,7 @@ class History:
 
     def _with_thought(self, key: Key, reasoning: str) -> Key:
         """The key of an answer with the thought that its client sends back. A client that assembles a stream may have
-        kept only the last piece of the thought.
-        """
+        kept only the last piece of the thought."""
         answer = self._answers.get(key)
         if answer is None or not reasoning or reasoning == answer.reasoning:
             return key

@@ -1,9 +1,8 @@
 """The meaning of a message as bytes: equal for every way in which clients write the same message.
 
-Clients reorder the keys of arguments, send 1.0 back as 1, leave out the text beside a call, or write a
-call as text. smolagents does the last: it writes an assistant's calls into the content (`Calling tools:`
-and a Python list) and the results into user messages. Its CodeAgent calls no tools and repeats the code
-of the text as a call.
+Clients reorder the keys of arguments, send 1.0 back as 1, leave out the text beside a call, or write a call as text.
+smolagents does the last: it writes an assistant's calls into the content (`Calling tools:` and a Python list) and the
+results into user messages. Its CodeAgent calls no tools and repeats the code of the text as a call.
 """
 
 import ast
@@ -172,8 +171,7 @@ def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
 
 def repeats_code(calls: Sequence[Mapping[str, Any]]) -> bool:
     """Whether CodeAgent wrote these calls, which only repeat the text before them. A tool that takes code has
-    arguments with names; CodeAgent's call has the code alone.
-    """
+    arguments with names; CodeAgent's call has the code alone."""
     if len(calls) != 1:
         return False
     function = calls[0]["function"]

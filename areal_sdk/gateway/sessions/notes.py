@@ -21,8 +21,7 @@ class Notes:
     def __init__(self) -> None:
         self._faults: list[str] = []
         self._faults_of: dict[bytes, list[tuple[int, str]]] = {}
-        """The attempts at each request that met a fault, by the request's body: number of the
-        attempt and fault."""
+        """The attempts at each request that met a fault, by the request's body: number of the attempt and fault."""
         self._notices: list[str] = []
         self._metadata: dict[str, Any] = {}
 

@@ -53,9 +53,8 @@ class AbandonedReply:
 class AbandonedReplies:
     """Replies whose clients left midway. The session's next request decides whether each is a turn.
 
-    A user who stopped a reply asks something else or rewards it: the reply is a turn. An SDK whose
-    connection broke repeats the request and counts a retry: nobody read the first reply, and only the
-    answer to the retry is a turn.
+    A user who stopped a reply asks something else or rewards it: the reply is a turn. An SDK whose connection broke
+    repeats the request and counts a retry: nobody read the first reply, and only the answer to the retry is a turn.
     """
 
     def __init__(self) -> None:

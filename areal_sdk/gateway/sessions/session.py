@@ -98,8 +98,7 @@ class Session:
         self._num_requests = 0
         self._turns: list[Turn] = []
         self._latest_prompt: tuple[int, ...] = ()
-        """Prompt of the latest turn. The next request nearly always goes on from the tokens of that
-        turn."""
+        """Prompt of the latest turn. The next request nearly always goes on from the tokens of that turn."""
         self._num_sampled = 0
         self._excluded: Counter[Exclusion] = Counter()
         self._posted = PostedRewards()
@@ -205,8 +204,7 @@ class Session:
         self, stop: Callable[[], None], *, leave: Callable[[], None] | None = None
     ) -> Iterator[None]:
         """Call `stop` if the session is closed within this block, or at once if it is closed already. Before that,
-        `leave` hands over the delivered part of the completion.
-        """
+        `leave` hands over the delivered part of the completion."""
         self._sampling[stop] = leave
         if self._closed:
             stop()
@@ -261,8 +259,7 @@ class Session:
 
     def record(self, turn: Turn, *, prompt: tuple[int, ...] = ()) -> int:
         """Add a turn, and return its index. Turns are added nowhere else, and never after `close`. `prompt` is all of
-        `turn.prompt_tokens`, if the caller has them.
-        """
+        `turn.prompt_tokens`, if the caller has them."""
         if self._closed:
             raise SessionClosedError(f"session {self.id} is closed")
         self._turns.append(turn)

@@ -151,8 +151,7 @@ class Renderer:
 
     def answer(self, chat: TemplateInput, message: Message) -> tuple[int, ...]:
         """The tokens that the model would sample to say `message` next, the end of the turn included. Demonstrations
-        need them; sampled answers are never tokenised again.
-        """
+        need them; sampled answers are never tokenised again."""
         before = self._render(chat.messages, chat)
         whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
         if not whole.startswith(before):
@@ -258,8 +257,7 @@ class Renderer:
 
     def _probe_locality(self) -> bool:
         """Whether the text after an answer is independent of messages long before it. This holds for nearly all
-        templates, and lets a late turn cost as little as an early one.
-        """
+        templates, and lets a late turn cost as little as an early one."""
         user = {"role": "user", "content": "probe"}
         said = {"role": "assistant", "content": "probe"}
         system = {"role": "system", "content": "probe"}

@@ -21,8 +21,7 @@ _OWN = "{#- The template of the model itself: -#}{{ '' }}"
 
 
 def with_plain_tools(source: str) -> str:
-    """A chat template that first weaves tools into the messages, as `weave` does, and then does what `source`
-    does."""
+    """A chat template that first weaves tools into the messages, as `weave` does, and then does what `source` does."""
     text = _TEMPLATE.read_text(encoding="utf-8")
     if "developer" in source:
         text = text.replace("'system' if role == 'developer' else role", "role")

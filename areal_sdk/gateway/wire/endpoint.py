@@ -162,8 +162,7 @@ class _RequestAttempt:
     @contextmanager
     def owed(self) -> Iterator[None]:
         """Note that the request got no answer, if an error or its client ends it within this block. An infrastructure
-        fault is noted once a request, however many choices it met.
-        """
+        fault is noted once a request, however many choices it met."""
         try:
             with self.session.notes.noting_faults():
                 yield

@@ -23,8 +23,7 @@ LARGEST_INTEGER = 2**63 - 1
 
 class Fields:
     """A JSON object being read. `refuse_unknown` names the fields that nobody read. If it is lenient, it leaves out
-    fields that it would refuse, with a notice.
-    """
+    fields that it would refuse, with a notice."""
 
     def __init__(self, body: Any, *, lenient: bool = False) -> None:
         if not isinstance(body, dict):
@@ -55,8 +54,7 @@ class Fields:
         self.metadata.update((name, value) for name, value in given.items() if value is not None)
 
     def accept_with_notice(self, *names: str) -> None:
-        """Accept fields of another provider's services with a notice, since they do not change the policy's
-        answer."""
+        """Accept fields of another provider's services with a notice, since they do not change the policy's answer."""
         if not self.holds_any(names):
             return
         self.accept(*names)
@@ -239,10 +237,6 @@ def check_stops(values: Sequence[Any], name: str) -> tuple[str, ...]:
             code="invalid_value",
         )
     return stops
-
-
-def parse_tools(values: list[Any] | None) -> tuple[Tool, ...]:
-    return tuple(parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(values or ()))
 
 
 def check_name(name: str, param: str) -> str:

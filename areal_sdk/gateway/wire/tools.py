@@ -215,8 +215,7 @@ def _input_of(arguments: str) -> str:
 
 
 def _named(tool: Any) -> tuple[Any, Any] | None:
-    """The name and namespace of an entry in a list of allowed tools; None for a hosted tool, which is never
-    called."""
+    """The name and namespace of an entry in a list of allowed tools; None for a hosted tool, which is never called."""
     if not isinstance(tool, dict):
         raise bad_request("allowed_tools must hold objects", param="tool_choice")
     kind = tool.get("type")

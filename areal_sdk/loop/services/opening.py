@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from areal_sdk import certificate
@@ -17,7 +18,7 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.launcher import Launcher, LauncherSetup
 from areal_sdk.loop.plan.models import FoundModel
-from areal_sdk.loop.plan.parts import make_engine, make_trainer
+from areal_sdk.loop.plan.parts import NO_DEVICES, Devices, device_plan, make_engine, make_trainer
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services.elastic import (
     TrainerRanks,
@@ -31,6 +32,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import used_by
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.process.memory import free_mb
+from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
@@ -84,13 +86,22 @@ async def open_services(
     """Start engine, gateway and agents, and the trainer if there is an algorithm. `most_ranks` is the number of trainer
     ranks for which there was room when the run began again in order to grow. Whatever fails, all services are closed.
     """
+    plan = partial(device_plan, config, plugins, model.directory, learns=learns is not None)
+    devices = await in_thread(plan, name="plan devices")
+    for line in devices.lines:
+        say(line)
     async with AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(
-            open_launcher(config, plugins=plugins, run_dir=run_dir, say=say)
+            open_launcher(config, plugins=plugins, run_dir=run_dir, say=say, devices=devices)
         )
         made_of = Blueprint(config, program, model, plugins, run_dir, launcher, say)
         engine = make_engine(
-            config, model.directory, plugins=plugins, log_dir=run_dir.logs, launcher=launcher
+            config,
+            model.directory,
+            plugins=plugins,
+            log_dir=run_dir.logs,
+            launcher=launcher,
+            environments=devices.environments,
         )
         trainer = None
         parts: list[InferenceEngine | Trainer] = [engine]
@@ -146,12 +157,22 @@ async def _start_together(starts: Sequence[Callable[[], Awaitable[None]]]) -> No
 
 @asynccontextmanager
 async def open_launcher(
-    config: Config, *, plugins: Plugins, run_dir: RunDir, say: Callable[[str], None]
+    config: Config,
+    *,
+    plugins: Plugins,
+    run_dir: RunDir,
+    say: Callable[[str], None],
+    devices: Devices = NO_DEVICES,
 ) -> AsyncIterator[Launcher]:
     """The launcher that `cluster.launcher` names."""
     name = config.cluster.launcher
     setup = LauncherSetup(
-        config.cluster, run_dir.path.name, config.trainer.ranks, run_dir.logs, say
+        config.cluster,
+        run_dir.path.name,
+        config.trainer.ranks,
+        run_dir.logs,
+        say,
+        devices.environments,
     )
     opening = plugins.configure("cluster", name, config.options.get(f"cluster.{name}", {}))
     launcher = await opening(setup)

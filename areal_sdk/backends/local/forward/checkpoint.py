@@ -53,10 +53,9 @@ def open_weights(
 ) -> Weights:
     """The weights at `path`, a safetensors file or a directory.
 
-    With `base`, the checkpoint that the model was loaded from, `path` holds only what differs from it.
-    An EngineError if a name, a shape, a type or the checksum is wrong, so that a copy that begins
-    also ends: a model never has half of an update. The file's dtype may differ from the model's.
-    Safe to call in another thread while the model generates.
+    With `base`, the checkpoint that the model was loaded from, `path` holds only what differs from it. An EngineError
+    if a name, a shape, a type or the checksum is wrong, so that a copy that begins also ends: a model never has half of
+    an update. The file's dtype may differ from the model's. Safe to call in another thread while the model generates.
     """
     files = weight_files(path)
     if checksum:

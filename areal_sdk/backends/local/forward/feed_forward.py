@@ -1,5 +1,4 @@
-"""The computation of a layer on each token by itself: one gated part, or the few experts that a
-router chooses.
+"""The computation of a layer on each token by itself: one gated part, or the few experts that a router chooses.
 
 Shape letters: T tokens of this step, N hidden, E experts, K experts of a token.
 """

@@ -1,5 +1,4 @@
-"""The memory of keys and values: dense rows for running requests, exact-length copies for idle
-ones."""
+"""The memory of keys and values: dense rows for running requests, exact-length copies for idle ones."""
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
@@ -27,9 +26,8 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 class KVRows:
     """The KV of running requests: one row each, rows [0, running) in use, all of one capacity.
 
-    Dense, so that a decode step is one attention call a layer. `values` is
-    [layers, 2 (keys, values), rows, heads, capacity, head dimension]; capacity doubles as rows
-    grow, within a budget of tokens.
+    Dense, so that a decode step is one attention call a layer. `values` is [layers, 2 (keys, values), rows, heads,
+    capacity, head dimension]; capacity doubles as rows grow, within a budget of tokens.
     """
 
     def __init__(
@@ -137,9 +135,8 @@ class SavedPrefix:
 class PrefixStore:
     """Least-recently-used KV of finished requests, all computed under the current weights.
 
-    The saved sequences are in lexicographic order. The saved sequence with the longest common prefix is
-    then a neighbour of a new sequence, so a search is one bisection. No saved sequence is a prefix of
-    another.
+    The saved sequences are in lexicographic order. The saved sequence with the longest common prefix is then a
+    neighbour of a new sequence, so a search is one bisection. No saved sequence is a prefix of another.
     """
 
     def __init__(self, budget_bytes: int) -> None:

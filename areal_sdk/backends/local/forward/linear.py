@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 _PACK_PROBE_SHAPE = (32, 16)
 _SMALL_FP32 = 1 << 16
-"""Number of weights below which the overhead of the packed call (10 us) costs more than its layout
-saves."""
+"""Number of weights below which the overhead of the packed call (10 us) costs more than its layout saves."""
 
 
 class Linear:

@@ -21,8 +21,7 @@ from areal_sdk.backends.local.forward.kv_cache import KVRows
 from areal_sdk.backends.local.forward.linear import Linear
 
 FEW_ROWS = 8
-"""Number of rows up to which one fused attention call beats two batched matrix products; in fp32 it
-always does."""
+"""Number of rows up to which one fused attention call beats two batched matrix products; in fp32 it always does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,7 @@ class WeightDistributor:
 
     async def publish(self, update: WeightUpdate) -> None:
         """Serve `update` from every server that can. Raises if none does. A server that is down but will be back has
-        until the deadline of requests to serve it.
-        """
+        until the deadline of requests to serve it."""
         async with self._lock:
             servers = [m for m in self._pool.servers if m.state in (State.READY, State.DRAINING)]
             if update.path is None:

@@ -155,8 +155,7 @@ _CALL_EVENTS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
 }
-"""The kind of event that tells the content of a call, and the name of the content there; by the
-item's type."""
+"""The kind of event that tells the content of a call, and the name of the content there; by the item's type."""
 
 
 class ResponseStream:

@@ -47,8 +47,7 @@ _INCLUDABLE = frozenset(
         "web_search_call.results",
     }
 )
-"""Values of `include`. All but the first two concern tools that run at OpenAI, so there is nothing to include
-here."""
+"""Values of `include`. All but the first two concern tools that run at OpenAI, so there is nothing to include here."""
 
 
 @dataclass(frozen=True, slots=True)
