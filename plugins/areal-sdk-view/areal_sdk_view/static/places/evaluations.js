@@ -30,7 +30,7 @@ export async function evaluations(root, query) {
         n === 0 || !side.change ? [h("td"), h("td"), h("td")] : [h("td", { class: "num" }, h("b", {}, points(side.change.value)), interval(side.change, points)), h("td", { class: "num" }, count(side.num_better)), h("td", { class: "num" }, count(side.num_worse))]))))),
     h("div", { class: "panel scroll" },
       h("h2", {}, answer.rows.length < answer.num_common ? `The ${count(answer.rows.length)} tasks that changed most` : "Tasks, those first that changed most"),
-      h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "task"), sides.map((side, n) => h("th", { class: "num" }, mark(n), `${side.run} · ${side.step}`)), head("change, points"), h("th", {}, ""))), body)));
+      h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "task"), sides.map((side, n) => h("th", { class: "num" }, mark(n), `${side.run} · ${side.step}`)), head("change, points"), h("th", {}, "open"))), body)));
   return { keys: table.keys };
 }
 
