@@ -20,7 +20,7 @@ PER_TOKEN = 0.01
 """Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes fell."""
 FACTOR = 1.5
 """Factor by which the learning rate rises, and by which it falls at least."""
-SLOW = 1.1
+SLOW = 1.2
 """Factor by which the rate rises beyond what the last held update had room for: most updates of a step size may be
 calm because rewards are noise, and the next one, whose gradients agree, moves a thousand times as much."""
 LARGEST_CUT = 0.25
