@@ -3,7 +3,7 @@
 Shapes: N tokens of the row, R nodes whose logits are needed, T loss terms (trained tokens).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from areal_sdk.algorithms.examples import Example
 from areal_sdk.algorithms.packing import Segment, Tree
+
+EVIDENCE = ("reference_T", "values_T", "returns_T")
+"""The fields that not every algorithm asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,44 +81,41 @@ def make_batch(
     pairs = np.stack([nodes, temperatures.astype(np.float64)])
     distinct, rows = np.unique(pairs, axis=1, return_inverse=True)
 
-    def tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
+    def joined(name: str, dtype: type[np.generic] = np.float32) -> np.ndarray:
+        return np.concatenate([getattr(example, name) for example in members]).astype(dtype)
 
-    def joined(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-        return tensor(np.concatenate([getattr(example, name) for example in members]), dtype)
-
-    def joined_if_known(name: str) -> Tensor | None:
-        return None if getattr(members[0], name) is None else joined(name)
-
-    def repeated(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-        return tensor(np.repeat(np.asarray(values), counts), dtype)
+    def repeated(values: Sequence[float], dtype: type[np.generic]) -> np.ndarray:
+        return np.repeat(np.asarray(values), counts).astype(dtype)
 
     numbers = [member for tree in trees for member in tree.members]
-    return Batch(
-        trees=tuple(trees),
-        tokens_N=tensor(np.concatenate([tree.tokens for tree in trees]), torch.int64),
-        positions_N=tensor(np.concatenate([tree.positions for tree in trees]), torch.int64),
-        nodes_R=tensor(distinct[0], torch.int64),
-        temperatures_R=tensor(distinct[1], torch.float32),
-        rows_T=tensor(rows.reshape(-1), torch.int64),
-        targets_T=tensor(
-            np.concatenate([example.target_tokens for example in members]), torch.int64
-        ),
-        advantages_T=joined("advantages_T"),
-        behaviour_T=joined("logprobs_T"),
-        lags_T=version - joined("versions_T"),
-        sequences_T=repeated(range(len(members)), torch.int64),
-        groups_T=repeated([example.group for example in members], torch.int64),
-        weights_T=repeated([example.weight for example in members], torch.float32),
-        boundary_T=joined("boundary_T", torch.bool),
-        indices_T=tensor(
-            np.concatenate([np.arange(starts[n], starts[n + 1]) for n in numbers]), torch.int64
-        ),
-        mask_T=torch.ones(sum(counts), dtype=torch.bool, device=device),
-        reference_T=joined_if_known("reference_T"),
-        values_T=joined_if_known("values_T"),
-        returns_T=joined_if_known("returns_T"),
-    )
+    arrays = {
+        "tokens_N": np.concatenate([tree.tokens for tree in trees]).astype(np.int64),
+        "positions_N": np.concatenate([tree.positions for tree in trees]).astype(np.int64),
+        "nodes_R": distinct[0].astype(np.int64),
+        "temperatures_R": distinct[1].astype(np.float32),
+        "rows_T": rows.reshape(-1).astype(np.int64),
+        "targets_T": joined("target_tokens", np.int64),
+        "advantages_T": joined("advantages_T"),
+        "behaviour_T": joined("logprobs_T"),
+        "lags_T": np.float32(version) - joined("versions_T"),
+        "sequences_T": repeated(range(len(members)), np.int64),
+        "groups_T": repeated([example.group for example in members], np.int64),
+        "weights_T": repeated([example.weight for example in members], np.float32),
+        "boundary_T": joined("boundary_T", np.bool_),
+        "indices_T": np.concatenate([np.arange(starts[n], starts[n + 1]) for n in numbers]),
+        "mask_T": np.ones(sum(counts), np.bool_),
+        **{name: joined(name) for name in EVIDENCE if getattr(members[0], name) is not None},
+    }
+    return Batch(trees=tuple(trees), **sent(arrays, device))
+
+
+def sent(arrays: Mapping[str, np.ndarray], device: torch.device | str) -> dict[str, Tensor]:
+    """Tensors of `arrays` on the device, by one copy that the host does not wait for."""
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that all are aligned
+    whole = np.concatenate([array.reshape(-1).view(np.uint8) for _, array in ordered])
+    there = torch.from_numpy(whole).to(device, non_blocking=True)
+    pieces = zip(ordered, there.split_with_sizes([a.nbytes for _, a in ordered]), strict=True)
+    return {n: piece.view(torch.from_numpy(a).dtype).view(a.shape) for (n, a), piece in pieces}
 
 
 def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
@@ -124,27 +124,13 @@ def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
     Every rank must take part in the same collectives, so this rank does the same forward and backward as the others.
     Its one term has the same fields as the terms of the batch `like`.
     """
-    zero = torch.zeros(1, dtype=torch.int64, device=device)
-    tree = Tree((Segment(0, 1, 1, -1),), (0,), (0,), (np.zeros(1, dtype=np.int64),), (0,))
-    nothing = torch.zeros(1, device=device)
-    return Batch(
-        trees=(tree,),
-        tokens_N=zero,
-        positions_N=zero,
-        nodes_R=zero,
-        temperatures_R=torch.ones(1, device=device),
-        rows_T=zero,
-        targets_T=zero,
-        advantages_T=nothing,
-        behaviour_T=nothing,
-        lags_T=nothing,
-        sequences_T=zero,
-        groups_T=zero,
-        weights_T=nothing,
-        boundary_T=torch.zeros(1, dtype=torch.bool, device=device),
-        indices_T=zero,
-        mask_T=torch.zeros(1, dtype=torch.bool, device=device),
-        reference_T=None if like.reference_T is None else nothing,
-        values_T=None if like.values_T is None else nothing,
-        returns_T=None if like.returns_T is None else nothing,
-    )
+    numbers = [name for name in EVIDENCE if getattr(like, name) is not None]
+    numbers += ["advantages_T", "behaviour_T", "lags_T", "weights_T"]
+    arrays: dict[str, np.ndarray] = dict.fromkeys(numbers, np.zeros(1, np.float32))
+    zero = np.zeros(1, np.int64)
+    arrays |= dict.fromkeys(("tokens_N", "positions_N", "nodes_R", "rows_T", "targets_T"), zero)
+    arrays |= dict.fromkeys(("sequences_T", "groups_T", "indices_T"), zero)
+    arrays |= dict.fromkeys(("boundary_T", "mask_T"), np.zeros(1, np.bool_))
+    arrays["temperatures_R"] = np.ones(1, np.float32)
+    tree = Tree((Segment(0, 1, 1, -1),), (), (), (np.zeros(1, dtype=np.int64),), (0,))
+    return Batch(trees=(tree,), **sent(arrays, device))

@@ -116,7 +116,7 @@ def sequence_means(values_T: "Tensor", terms: PolicyTerms) -> "Tensor":
 
     Trajectories are whole, so this is the mean over all their terms. Gradients flow through it.
     """
-    count = int(terms.sequences_T.max()) + 1
+    count = len(terms.sequences_T)  # or fewer: to ask how many would wait for the device
     kept_T = masked(values_T, terms.mask_T)
     sums_S = kept_T.new_zeros(count).index_add(0, terms.sequences_T, kept_T)
     ones_T = terms.mask_T.to(kept_T.dtype)

@@ -40,7 +40,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         tokens += [0] * padding
         positions += [0] * padding
         rows += [kv.scratch_row] * padding
-    packed = torch.tensor([*tokens, *positions, *rows, *sampled], device=device)  # one upload
+    packed = torch.tensor([*tokens, *positions, *rows, *sampled]).to(device, non_blocking=True)
     tokens_T, positions_T, rows_T, sampled_S = packed.split_with_sizes(
         [len(tokens)] * 3 + [len(sampled)]
     )
@@ -82,7 +82,7 @@ def _decode_run(work: list[Work], start: int, stop: int, *, device: torch.device
     if min(lengths) < longest:
         hidden = torch.arange(longest) >= torch.tensor(lengths)[:, None]
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        mask = mask[:, None, None].to(device)
+        mask = mask[:, None, None].to(device, non_blocking=True)
     rows = slice(work[start].row, work[stop - 1].row + 1)
     return DecodeRun(slice(start, stop), rows, longest, mask)
 

@@ -135,9 +135,7 @@ def sample(logits_SV: Tensor, rows: Sequence[SamplerRow]) -> SampledRows:
         [1.0 / (row.sampling.temperature or 1.0) for row in rows] + [1.0] * num_padded,
         [float(row.sampling.is_greedy) for row in rows] + [0.0] * num_padded,
     ]
-    uniform_S, inverse_S, greedy_S = torch.tensor(
-        numbers, dtype=torch.float64, device=scaled_SV.device
-    )
+    uniform_S, inverse_S, greedy_S = _sent(numbers, scaled_SV.device, torch.float64)
     if any(row.sampling.temperature not in (0.0, 1.0) for row in rows):
         scaled_SV = scaled_SV * inverse_S.float()[:, None]
     policy_SV = scaled_SV.softmax(-1)
@@ -151,12 +149,12 @@ def sample(logits_SV: Tensor, rows: Sequence[SamplerRow]) -> SampledRows:
     logprobs_S = policy_SV[: len(rows)].gather(1, tokens_S[:, None]).squeeze(1).log()
     # One read for all: each read waits for the device. float64 holds every token and float32 exactly.
     packed = torch.stack([tokens_S.double(), logprobs_S.double(), totals_S])
-    tokens, logprobs, totals = packed.tolist()
+    tokens, logprobs, totals, *top = torch.cat([packed, *_top(scaled_SV, rows)]).tolist()
     if not all(map(math.isfinite, totals)):
         raise ValueError("the logits are not finite")
     if -math.inf in logprobs:
         logprobs = _exact_logprobs(scaled_SV[: len(rows)], tokens_S, logprobs_S).tolist()
-    return SampledRows([int(token) for token in tokens], logprobs, _top_logprobs(scaled_SV, rows))
+    return SampledRows([int(token) for token in tokens], logprobs, _top_logprobs(top, rows))
 
 
 def _exact_logprobs(scaled_SV: Tensor, tokens_S: Tensor, logprobs_S: Tensor) -> Tensor:
@@ -214,20 +212,18 @@ def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
     """
     device, sampling = logits_V.device, row.sampling
     if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(row.prompt_tokens | row.output_counts.keys()), device=device)
+        seen = _sent(sorted(row.prompt_tokens | row.output_counts.keys()), device)
         values = logits_V[seen]
         factor = sampling.repetition_penalty
         logits_V[seen] = torch.where(values > 0, values / factor, values * factor)
     if row.output_counts and (sampling.presence_penalty or sampling.frequency_penalty):
-        tokens, counts = torch.tensor(
-            list(zip(*row.output_counts.items(), strict=True)), device=device
-        )
+        tokens, counts = _sent(list(zip(*row.output_counts.items(), strict=True)), device)
         logits_V[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     if sampling.logit_bias:
-        tokens = torch.tensor(list(sampling.logit_bias), device=device)
-        logits_V[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=device)
+        tokens = _sent(list(sampling.logit_bias), device)
+        logits_V[tokens] += _sent(list(sampling.logit_bias.values()), device)
     if row.grammar is not None:
-        allowed_V = torch.from_numpy(row.grammar.allowed()).to(device)
+        allowed_V = torch.from_numpy(row.grammar.allowed()).to(device, non_blocking=True)
         logits_V.masked_fill_(~allowed_V, -math.inf)
     return logits_V
 
@@ -249,19 +245,22 @@ def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
     return torch.empty_like(sorted_V).scatter_(0, order_V, torch.where(keep_V, sorted_V, 0.0))
 
 
-def _top_logprobs(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[dict[int, float]]:
-    most = max((row.num_top_logprobs for row in rows), default=0)
+def _top(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[Tensor]:
+    """Logprobs and tokens of the likeliest tokens, as rows of numbers, if a request wants any."""
+    most = min(max((row.num_top_logprobs for row in rows), default=0), scaled_SV.shape[1])
     if most == 0:
-        return [{} for _ in rows]
-    top = scaled_SV[: len(rows)].log_softmax(-1).topk(min(most, scaled_SV.shape[1]), dim=-1)
-    logprobs, tokens = top.values.tolist(), top.indices.tolist()
+        return []
+    top = scaled_SV[: len(rows)].log_softmax(-1).topk(most, dim=-1)
+    return [top.values.t().double(), top.indices.t().double()]
+
+
+def _top_logprobs(top: list[list[float]], rows: Sequence[SamplerRow]) -> list[dict[int, float]]:
+    most = len(top) // 2
     return [
-        dict(
-            zip(
-                row_tokens[: row.num_top_logprobs],
-                row_logprobs[: row.num_top_logprobs],
-                strict=True,
-            )
-        )
-        for row, row_tokens, row_logprobs in zip(rows, tokens, logprobs, strict=True)
+        {int(top[most + i][s]): top[i][s] for i in range(min(row.num_top_logprobs, most))}
+        for s, row in enumerate(rows)
     ]
+
+
+def _sent(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

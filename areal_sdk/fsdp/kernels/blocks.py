@@ -33,8 +33,8 @@ class Block:
         return sum(stop - start for start, stop in self.context)
 
     def to(self, device: torch.device) -> "Block":
-        hidden = self.hidden_QC
-        return self if hidden is None else replace(self, hidden_QC=hidden.to(device))
+        mask = self.hidden_QC
+        return self if mask is None else replace(self, hidden_QC=mask.to(device, non_blocking=True))
 
     def within(self, window: int) -> "Block":
         """The block in which each query sees only the last `window` tokens of its path, itself included."""

@@ -8,7 +8,6 @@ Shapes: K key heads, R query heads per key head, Q queries, C keys, D head dimen
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,12 +86,8 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scaling: float
 ) -> tuple[Tensor, ...]:
     aten = torch.ops.aten
-    on_host = q.device.type == "cpu"
-    attention = (
-        aten._scaled_dot_product_flash_attention_for_cpu
-        if on_host
-        else aten._scaled_dot_product_flash_attention
-    )
+    place = "_for_cpu" if q.device.type == "cpu" else ""
+    attention = getattr(aten, f"_scaled_dot_product_flash_attention{place}")
     return tuple(attention(q, k, v, 0.0, is_causal, scale=scaling))
 
 
@@ -107,20 +102,14 @@ def _backward(
     is_causal: bool,
     scaling: float,
 ) -> tuple[Tensor, ...]:
-    aten = torch.ops.aten
-    if q.device.type != "cpu":
-        no_dropout = torch.empty((), dtype=torch.uint64, device=q.device)
-        rest: tuple[Any, ...] = (None, None, q.shape[2], k.shape[2], 0.0, is_causal)
-        return tuple(
-            aten._scaled_dot_product_flash_attention_backward(
-                *(grad, q, k, v, out, lse), *rest, no_dropout, no_dropout, scale=scaling
-            )
-        )
-    return tuple(
-        aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *(grad, q, k, v, out, lse), 0.0, is_causal, scale=scaling
-        )
-    )
+    aten, given = torch.ops.aten, (grad, q, k, v, out, lse)
+    if q.device.type == "cpu":
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return tuple(backward(*given, 0.0, is_causal, scale=scaling))
+    backward = aten._scaled_dot_product_flash_attention_backward
+    none = torch.empty((), dtype=torch.uint64, device=q.device)  # no dropout
+    rest = (None, None, q.shape[2], k.shape[2], 0.0, is_causal, none, none)
+    return tuple(backward(*given, *rest, scale=scaling))
 
 
 def _both_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:

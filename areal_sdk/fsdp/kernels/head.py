@@ -12,7 +12,7 @@ Some models cap their logits: a logit z becomes cap tanh(z / cap).
 Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r rows of a chunk.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -116,33 +116,30 @@ class _TokenLogprobs(torch.autograd.Function):
         normalisers_R = torch.empty_like(temperatures_R)
         entropies_R = torch.empty_like(temperatures_R)
         kept: list[Tensor] = []
-        for chunk in _chunks(hidden_RH, weight):
+        chunks = _chunks(hidden_RH, weight)
+        pieces = [rows for chunk in chunks for _, rows in _pieces(chunk, len(weight))]
+        terms_of = _TermsOfRows(rows_T, targets_T, pieces if has_backward else chunks)
+        for chunk in chunks:
             logits_rV = torch.mm(hidden_RH[chunk], weight.t())
-            terms, where = _terms(chunk, rows_T, targets_T)
+            terms, where = terms_of(chunk)
             chosen_T[terms] = _capped(logits_rV[where], cap).float() / temperatures_R[rows_T[terms]]
-            for piece, rows in _pieces(logits_rV, chunk):
-                part = (
-                    _capped(logits_rV[piece], cap) / temperatures_R[rows, None]
-                )  # float32 by promotion
+            for piece, rows in _pieces(chunk, len(weight)):
+                part = _capped(logits_rV[piece], cap) / temperatures_R[rows, None]
                 normalisers_R[rows] = torch.logsumexp(part, dim=-1)
                 part.sub_(normalisers_R[rows, None])
                 entropies_R[rows] = statistic(part)
             if has_backward and not kept:
                 kept.append(logits_rV)
-        ctx.save_for_backward(
-            hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, normalisers_R, *kept
-        )
+        ctx.save_for_backward(hidden_RH, weight_VH, temperatures_R, rows_T, normalisers_R, *kept)
         ctx.entropies_R = entropies_R.detach().clone() if entropy_gradient else None
-        ctx.cap = cap
+        ctx.cap, ctx.terms_of = cap, terms_of
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies_R)
         return chosen_T - normalisers_R[rows_T], entropies_R
 
     @staticmethod
     def backward(ctx: Any, grad_T: Tensor, grad_R: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, normalisers_R, first_rV = (
-            ctx.saved_tensors
-        )
+        hidden_RH, weight_VH, temperatures_R, rows_T, normalisers_R, first_rV = ctx.saved_tensors
         weight = weight_VH.to(hidden_RH.dtype)
         # d logprob_t / d logits = (onehot(target) - softmax) / T; terms that share a row add up.
         weights_T = grad_T / temperatures_R[rows_T]
@@ -154,10 +151,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 logits_rV, grad_rV = first_rV, torch.empty_like(first_rV)
             else:
                 logits_rV = grad_rV = torch.mm(hidden_RH[chunk], weight.t())  # overwritten
-            for piece, rows in _pieces(logits_rV, chunk):
-                part = (
-                    _capped(logits_rV[piece], ctx.cap) / temperatures_R[rows, None]
-                )  # float32 by promotion
+            for piece, rows in _pieces(chunk, len(weight)):
+                part = _capped(logits_rV[piece], ctx.cap) / temperatures_R[rows, None]
                 part.sub_(normalisers_R[rows, None])
                 slope = -total_R[rows, None]
                 if ctx.entropies_R is not None:
@@ -166,7 +161,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     slope = slope - share[:, None] * (part + ctx.entropies_R[rows, None])
                 part.exp_().mul_(slope)
                 # Before rounding: where a token is nearly certain, one and its probability cancel.
-                terms, where = _terms(rows, rows_T, targets_T)
+                terms, where = ctx.terms_of(rows)
                 part.index_put_(where, weights_T[terms], accumulate=True)
                 if ctx.cap is not None:  # d cap tanh(z / cap) / dz
                     part.mul_(1.0 - torch.tanh(logits_rV[piece].float() / ctx.cap).square())
@@ -192,9 +187,9 @@ def _chunks(hidden_RH: Tensor, weight_VH: Tensor) -> list[slice]:
     return _slices(len(hidden_RH), size)
 
 
-def _pieces(logits_rV: Tensor, chunk: slice) -> list[tuple[slice, slice]]:
+def _pieces(chunk: slice, vocabulary: int) -> list[tuple[slice, slice]]:
     """Rows of a chunk whose float32 logits exist at once, counted in the chunk and in the batch."""
-    pieces = _slices(len(logits_rV), PIECE_ELEMENTS // logits_rV.shape[1])
+    pieces = _slices(chunk.stop - chunk.start, PIECE_ELEMENTS // vocabulary)
     return [(p, slice(chunk.start + p.start, chunk.start + p.stop)) for p in pieces]
 
 
@@ -203,10 +198,23 @@ def _slices(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _terms(rows: slice, rows_T: Tensor, targets_T: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The terms that belong to `rows`, and their places in the logits of these rows."""
-    terms = torch.nonzero((rows_T >= rows.start) & (rows_T < rows.stop))[:, 0]
-    return terms, (rows_T[terms] - rows.start, targets_T[terms])
+class _TermsOfRows:
+    """The terms of successive ranges of rows. It looks at the rows once, and not at all if there is one range."""
+
+    def __init__(self, rows_T: Tensor, targets_T: Tensor, ranges: Sequence[slice]) -> None:
+        self._rows_T, self._targets_T = rows_T, targets_T
+        self._order_T = torch.arange(len(rows_T), device=rows_T.device)
+        self._begins = {0: 0, ranges[-1].stop: len(rows_T)}
+        if len(ranges) > 1:
+            sorted_T, self._order_T = rows_T.sort(stable=True)
+            stops = [rows.stop for rows in ranges]
+            stops_P = torch.tensor(stops).to(rows_T.device, non_blocking=True)
+            self._begins |= zip(stops, torch.searchsorted(sorted_T, stops_P).tolist(), strict=True)
+
+    def __call__(self, rows: slice) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The terms of some ranges together, and their places in the logits of these rows."""
+        terms = self._order_T[self._begins[rows.start] : self._begins[rows.stop]]
+        return terms, (self._rows_T[terms] - rows.start, self._targets_T[terms])
 
 
 def _add_product(total_VH: Tensor | None, grad_rV: Tensor, hidden_rH: Tensor) -> Tensor:

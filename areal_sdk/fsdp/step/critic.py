@@ -94,7 +94,7 @@ class CriticTrainer:
         `rate`: the part of its learning rate that the schedule leaves.
         """
         rate *= warmed_up(self.settings, step=self.num_steps)
-        totals = {"value_loss": 0.0}
+        of_critic, totals = Meter(), {"value_loss": 0.0}
         norms, num_terms = [], 0
         with meter.phase("critic"):
             for minibatch in minibatches:
@@ -107,9 +107,9 @@ class CriticTrainer:
                     weighted = loss.weighted(batch.weights_T)
                     # FSDP averages gradients over ranks; ours are sums.
                     torch.autograd.backward(weighted * (self.ranks.size / minibatch.divisor))
-                    totals["value_loss"] += weighted.item() / minibatch.divisor / len(minibatches)
+                    of_critic.note(weighted, totals, "value_loss", minibatch.divisor)
                     for name, value in loss.totals.items():
-                        totals[name] = totals.get(name, 0.0) + float(value)
+                        of_critic.note(value, totals, name)
                 applied = apply_gradients(
                     self.model,
                     self.optimizer,
@@ -118,8 +118,9 @@ class CriticTrainer:
                 )
                 self.num_updates += applied.update is not None
                 norms.append(applied.grad_norm)
+            of_critic.read()
         sums = self.ranks.rows.sum(totals)
-        value_loss = sums.pop("value_loss")
+        value_loss = sums.pop("value_loss") / len(minibatches)
         means = {name: total / num_terms for name, total in sums.items()}
         return {
             "value_loss": value_loss,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from areal_sdk.algorithms.batch import Batch
@@ -30,33 +31,49 @@ class Meter:
     """Sums and maxima over the micro-batches of a step, and CPU-seconds by phase."""
 
     totals: dict[str, float] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
-    pairs: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Sums with counts of their own: only some terms count."""
+    maxima: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    """Sums of which only some terms are a part, and the numbers of these terms."""
     cpu_s: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    _unread: list[tuple[Tensor, dict[str, float], str, float]] = field(default_factory=list)
+
+    def note(self, number: Tensor, totals: dict[str, float], name: str, divisor: float = 1) -> None:
+        """Have the next `read` add the number, divided, to one of `totals`: each read waits for the device."""
+        self._unread.append((number.detach(), totals, name, divisor))
+
+    def read(self) -> None:
+        if self._unread:
+            values = torch.stack([number for number, *_ in self._unread]).tolist()
+            for value, (_, totals, name, divisor) in zip(values, self._unread, strict=True):
+                totals[name] = totals.get(name, 0.0) + value / divisor
+        self._unread.clear()
 
     def add(self, loss: Loss, totals: Mapping[str, Tensor]) -> None:
         for name, value in (*loss.totals.items(), *totals.items()):
-            self.totals[name] = self.totals.get(name, 0.0) + float(value)
+            self.note(value, self.totals, name)
         for name, value in loss.maxima.items():
-            self.maxima[name] = max(self.maxima.get(name, -math.inf), float(value))
+            self.maxima[name] = torch.maximum(value, self.maxima.get(name, value)).detach()
 
     def add_pairs(self, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         for name, (total, count) in pairs.items():
-            before = self.pairs.get(name, (0.0, 0.0))
-            self.pairs[name] = before[0] + float(total), before[1] + float(count)
+            self.note(total, self.sums, name)
+            self.note(count, self.counts, name)
 
     def reduce(self, ranks: Ranks, *, num_terms: int) -> dict[str, float]:
         """Means and maxima over all ranks. A collective."""
+        maxima: dict[str, float] = {}
+        for name, value in self.maxima.items():
+            self.note(value, maxima, name)
+        self.read()
         means = {name: total / num_terms for name, total in ranks.sum(self.totals).items()}
         square = means.pop("weight_square", 0.0)
         if square:
             means["ess"] = means["weight"] ** 2 / square
-        sums = ranks.sum({name: total for name, (total, _) in self.pairs.items()})
-        counts = ranks.sum({name: count for name, (_, count) in self.pairs.items()})
+        sums, counts = ranks.sum(self.sums), ranks.sum(self.counts)
         apart = {name: sums[name] / count for name, count in counts.items() if count}
-        return {**means, **ranks.max(self.maxima), **apart}
+        return {**means, **ranks.max(maxima), **apart}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -85,15 +85,16 @@ def apply_gradients(
     """
     parameters = list(model.parameters())
     norm = global_grad_norm(parameters)
+    grad_norm = norm.item()
     update = None
-    if bool(torch.isfinite(norm)) and norm.item() > 0.0:
+    if math.isfinite(grad_norm) and grad_norm > 0.0:
         torch.nn.utils.clip_grads_with_norm_(parameters, settings.max_grad_norm, norm)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         optimizer.step()
         update = Update(optimizer, [p for p in parameters if p.grad is not None])
     optimizer.zero_grad(set_to_none=True)
-    return Applied(norm.item(), update)
+    return Applied(grad_norm, update)
 
 
 def worst(norms: Sequence[float]) -> float:

@@ -154,12 +154,13 @@ class Planner:
             is not None
         }
         planned = self.minibatch([*examples.values()], divisor=shares.divisor, version=version)
+        places = places_of(groups, examples)
         return replace(
             planned,
             probe=self._probe([groups[i] for i in part], version=version, seed=seed),
             groups=tuple(part),
             weights=weights,
-            places_T=torch.from_numpy(places_of(groups, examples)).to(self.ranks.device),
+            places_T=torch.from_numpy(places).to(self.ranks.device, non_blocking=True),
         )
 
     def minibatch(self, examples: Sequence[Example], *, divisor: float, version: int) -> Minibatch:
@@ -221,8 +222,8 @@ def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -
     """One value for each term of the minibatch, in the same order on every rank. A collective."""
     gathered = torch.zeros(minibatch.num_terms, dtype=torch.float32, device=ranks.device)
     for batch, values_T in zip(minibatch.batches, values, strict=True):
-        mask_T = batch.mask_T
-        gathered[batch.indices_T[mask_T]] = values_T[mask_T].float()
+        if batch.trees[0].members:
+            gathered[batch.indices_T] = values_T.float()
     return ranks.sum_tensor(gathered)
 
 

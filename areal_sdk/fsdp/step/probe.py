@@ -19,6 +19,7 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import masked
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.head import Statistic
+from areal_sdk.fsdp.step.metrics import Meter
 from areal_sdk.trajectory import TrajectoryGroup
 
 SHARE = 1 / 64
@@ -143,15 +144,16 @@ class Movement:
         """The KL, in nats a sampled token, of the present policy from the policy before, and from those that sampled.
         A collective. The second is estimated as r - 1 - log r (k3, Schulman 2020), whose mean over samples of the
         denominator is the KL, since only the logprobs of sampled tokens are known of a sampler."""
-        totals = {"kl": 0.0, "behaviour": 0.0, "count": 0.0}
+        meter, totals = Meter(), dict[str, float]()
         for batch, before in zip(self.probe.batches, self._before, strict=True):
             after_T, kl_T = self._compute(batch, before.divergence())
             mask_T = batch.mask_T
             log_ratio_T = masked(after_T.float() - batch.behaviour_T, mask_T)
             k3_T = torch.expm1(log_ratio_T.clamp(max=LARGEST)) - log_ratio_T
-            totals["kl"] += masked(kl_T, mask_T).sum().item()
-            totals["behaviour"] += k3_T.sum().item()
-            totals["count"] += mask_T.sum().item()
+            meter.note(masked(kl_T, mask_T).sum(), totals, "kl")
+            meter.note(k3_T.sum(), totals, "behaviour")
+            meter.note(mask_T.sum(), totals, "count")
+        meter.read()
         sums = self._ranks.sum(totals)
         return sums["kl"] / sums["count"], sums["behaviour"] / sums["count"]
 

@@ -44,10 +44,10 @@ from areal_sdk.fsdp.step.optimizer import (
     warmed_up,
     worst,
 )
-from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
+from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather, sampled_examples
 from areal_sdk.fsdp.step.probe import Movement, Probe
 from areal_sdk.fsdp.step.recording import StepRecord
-from areal_sdk.fsdp.step.scoring import plan_scores, score, sequence_sums
+from areal_sdk.fsdp.step.scoring import score, sequence_sums
 from areal_sdk.fsdp.step.trust_region import UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry.token_log import StepTokens
@@ -224,7 +224,8 @@ class RankTrainer:
         if self.reference is None and self.critic is None:
             return Evidence(self.baselines)
         with meter.phase("score"):
-            minibatch = plan_scores(self._planner, groups, version=version)
+            examples = sampled_examples(groups)
+            minibatch = self._planner.minibatch(examples, divisor=1.0, version=version)
 
             def rows(score_of: Callable[[Batch], Tensor]) -> PerToken:
                 return score(self._planner, minibatch, groups, score_of)
@@ -297,8 +298,7 @@ class RankTrainer:
         learning_rate: float,
     ) -> tuple[dict[str, float], list[Applied]]:
         """One optimiser update for each minibatch that has a gradient: the metrics of all, and each update."""
-        loss_sum = 0.0
-        updates: list[Applied] = []
+        sums, updates = {"loss": 0.0}, list[Applied]()
         num_updates = self.num_updates
         learning_rate *= warmed_up(self.settings, step=self.num_steps)
         entropy_gradient = self.needs.entropy and self.phase == "policy"
@@ -318,17 +318,18 @@ class RankTrainer:
                 meter.add(loss, {"entropy": masked(entropies_T.detach(), batch.mask_T).sum()})
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
-                loss_sum += weighted.item() / minibatch.divisor
+                meter.note(weighted, sums, "loss", minibatch.divisor)
             updates.append(self._move(planned.probe, meter, learning_rate=learning_rate))
         grad_norms = [update.grad_norm for update in updates]
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
+        reduced = meter.reduce(self.ranks.rows, num_terms=num_terms)
         metrics = {
-            "loss": self.ranks.rows.sum({"loss": loss_sum / len(minibatches)})["loss"],
+            "loss": self.ranks.rows.sum({"loss": sums["loss"] / len(minibatches)})["loss"],
             "grad_norm": worst(grad_norms),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "num_updates": float(self.num_updates - num_updates),
             "num_skipped_updates": float(sum(not math.isfinite(norm) for norm in grad_norms)),
-            **meter.reduce(self.ranks.rows, num_terms=num_terms),
+            **reduced,
             **summary(moves_of(updates)),
         }
         return metrics, updates

@@ -64,8 +64,8 @@ class StepRecord:
             self._known |= columns.keys()
             unknown_T = torch.full_like(terms.behaviour_T, math.nan)
             rows_TK = torch.stack([columns.get(name, unknown_T) for name in GATHERED], dim=1)
-            places_T = minibatch.places_T[batch.indices_T[terms.mask_T]]
-            self._values_CK[places_T] = rows_TK[terms.mask_T]
+            if batch.trees[0].members:
+                self._values_CK[minibatch.places_T[batch.indices_T]] = rows_TK
 
     def gathered(
         self, minibatches: Sequence[Minibatch], updates: Sequence[Applied]

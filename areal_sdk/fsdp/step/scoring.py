@@ -12,13 +12,8 @@ from torch import Tensor
 from areal_sdk.algorithms.advantages.estimator import PerToken
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather, sampled_examples
+from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.trajectory import TrajectoryGroup
-
-
-def plan_scores(planner: Planner, groups: Sequence[TrajectoryGroup], *, version: int) -> Minibatch:
-    """Every trained token of the groups as one minibatch."""
-    return planner.minibatch(sampled_examples(groups), divisor=1.0, version=version)
 
 
 def score(
@@ -52,11 +47,10 @@ def sequence_sums(
 
     The batches of all ranks hold every sequence once, whole.
     """
-    sums = torch.zeros(count, dtype=torch.float64)
+    sums = torch.zeros(count, dtype=torch.float64, device=ranks.device)
     for batch, values_T in zip(batches, values, strict=True):
-        members = torch.tensor([member for tree in batch.trees for member in tree.members])
-        kept_T = batch.mask_T
-        of_term = members[batch.sequences_T[kept_T].cpu()]
-        sums.index_add_(0, of_term, values_T[kept_T].double().cpu())
-    whole = ranks.sum({str(index): value for index, value in enumerate(sums.tolist())})
-    return list(whole.values())
+        if batch.trees[0].members:
+            members = torch.tensor([member for tree in batch.trees for member in tree.members])
+            of_term = members.to(ranks.device, non_blocking=True)[batch.sequences_T]
+            sums.index_add_(0, of_term, values_T.double())
+    return [float(total) for total in ranks.sum_tensor(sums).tolist()]

@@ -230,14 +230,14 @@ class Update:
     @torch.no_grad()
     def scale(self, share: float, to: float) -> None:
         """Scale the update to the share `to`. At present the weights have the share `share` of it."""
-        updated = {id(parameter) for parameter in self.parameters}
+        of_all = [self.optimizer.state[parameter]["step"] for parameter in self.parameters]
+        steps = dict(zip(map(id, self.parameters), torch.stack(of_all).tolist(), strict=True))
         for group in self.optimizer.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
-                if id(parameter) not in updated:
+                if id(parameter) not in steps:
                     continue
-                state = self.optimizer.state[parameter]
-                step = state["step"].item()
+                state, step = self.optimizer.state[parameter], steps[id(parameter)]
                 root = state["exp_avg_sq"].sqrt().div_(math.sqrt(1.0 - beta2**step))
                 direction = state["exp_avg"] / root.add_(group["eps"])
                 rate, decay = group["lr"], group["lr"] * group["weight_decay"]
