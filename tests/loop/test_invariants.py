@@ -225,7 +225,7 @@ async def test_the_gate_opens_only_when_the_engine_has_confirmed(tmp_path: Path)
         engine=Slow("words"), plugins=load_plugins(), config=config, run_dir=RunDir(tmp_path)
     )
     unused: Any = None
-    progress: Any = SimpleNamespace(delivered=lambda seconds: None)
+    progress: Any = SimpleNamespace(delivered=lambda version, *, seconds: None)
     source: Any = SimpleNamespace(set_version=buffer.set_version)
     loop = TrainingLoop(services, unused, source, unused, progress, unused)
     await loop._deliver(WeightUpdate(1, None))
