@@ -25,7 +25,8 @@ async def test_the_better_model_is_recorded_with_its_thumbs(tmp_path: Path) -> N
 async def test_a_model_imitates_the_recording_and_practises_on_it(tmp_path: Path) -> None:
     before, imitated, practised = await load_user_module(EXAMPLE).main("tiny", tmp_path)
     assert before["success"] <= 0.02
-    assert imitated["success"] >= 0.12  # measured: 0.24 [0.15, 0.36]
-    # Ten steps of practice change little for a model this small: docs/own-traffic.md has the figures.
-    assert practised["success"] >= imitated["success"] - 0.12
-    assert 0.0 < practised["left"] < 0.4
+    assert imitated["success"] >= 0.08  # measured: 0.24 [0.15, 0.36]
+    # Ten steps of practice change little for a model this small, but may not undo what it has learnt:
+    # docs/own-traffic.md has the figures.
+    assert practised["success"] >= 0.08
+    assert practised["left"] < 0.4
