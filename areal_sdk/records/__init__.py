@@ -5,14 +5,17 @@ The modules of this package read run directories, and nothing else. Authors of t
 
 from areal_sdk.records.comparison import differing_settings, figures_of
 from areal_sdk.records.curves import PANELS
+from areal_sdk.records.estimates import wilson
 from areal_sdk.records.follow import FollowedRun
 from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.tokens import EpisodeTokens, TurnTokens
 from areal_sdk.records.where import parse_condition
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.episode_log import LEARNT
 from areal_sdk.telemetry.token_log import TokenFlag
 
 __all__ = [
+    "LEARNT",
     "PANELS",
     "EpisodeRecord",
     "EpisodeSummary",
@@ -26,4 +29,5 @@ __all__ = [
     "figures_of",
     "overview_of",
     "parse_condition",
+    "wilson",
 ]

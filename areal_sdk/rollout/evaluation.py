@@ -15,7 +15,7 @@ from typing import Self
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.diagnosis.cures import to_get_a_signal
-from areal_sdk.rollout.estimates import Interval, mean_of_tasks, pass_at_k, share_of_tasks
+from areal_sdk.records.estimates import Interval, mean_of_tasks, pass_at_k, share_of_tasks
 from areal_sdk.rollout.groups import is_success
 from areal_sdk.rollout.metrics import MIN_DIFFERING_SHARE, outcome_metrics
 from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes

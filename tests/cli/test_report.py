@@ -8,7 +8,7 @@ import pytest
 
 from areal_sdk.cli.records.report import print_reports, print_summary, what_next
 from areal_sdk.loop.learning.state import RunSummary
-from areal_sdk.rollout.estimates import Interval
+from areal_sdk.records.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.types import Episode, Outcome, Task

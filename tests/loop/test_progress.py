@@ -13,9 +13,9 @@ from areal_sdk.flow import FlowRules
 from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.progress import Progress, eval_event
 from areal_sdk.plugins import load_plugins
+from areal_sdk.records.estimates import Interval
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerTasks
-from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.live.terminal import TerminalView

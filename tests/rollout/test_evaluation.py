@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.cli.records.report import print_reports
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
+from areal_sdk.records.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.types import ErrorKind, Outcome
 from tests.rollout.simulation import simulate, tasks

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from areal_sdk import ArealError, Episode
-from areal_sdk_view.answers.messages import conversation
+from areal_sdk_view.answers.messages import calls_of, conversation
 from areal_sdk_view.library import Library, NotThereError
 
 _LINK = re.compile(r"\]\([^)\s]*#run/([^/)\s]+)/episode/([^?)\s]+)(?:\?([^)\s]*))?\)")
@@ -140,8 +140,7 @@ def _said(episode: Episode) -> Iterator[tuple[int | None, str]]:
 
 
 def _arguments(message: Mapping[str, Any]) -> Iterator[str]:
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
+    for call in calls_of(message):
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             yield str(function.get("arguments", ""))

@@ -9,15 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun, wilson
 from areal_sdk_view.library import NotThereError
 
-LEARNT = ("train", "live")
-"""The splits that runs learn from. Episodes of all others are evaluations."""
 FIRST, LAST = "first", "last"
 MAX_ROWS = 500
-Z = 1.959963984540054
-"""Number of standard errors of a two-sided 95 % interval."""
 NUM_RESAMPLES = 4000
 
 Attempts = Mapping[str, Sequence[EpisodeSummary]]
@@ -114,17 +110,18 @@ def _row(key: str, sides: Sequence[Evaluation], rates: Sequence[float]) -> dict[
         scored = _scored(attempts)
         is_better = change < 0 if number == 0 else change > 0
         shown = (max if is_better else min)(scored, key=lambda one: (is_success(one), one.reward))
-        low, high = wilson(rate, len(scored))
+        num_success = sum(map(is_success, scored))
+        interval = wilson(num_success, len(scored))
         of_sides.append(
             {
                 "task": shown.task_id,
                 "num": len(scored),
-                "num_success": sum(map(is_success, scored)),
+                "num_success": num_success,
                 "num_unscored": len(attempts) - len(scored),
                 "reward": fmean(one.reward or 0.0 for one in scored),
                 "value": rate,
-                "low": low,
-                "high": high,
+                "low": interval.low,
+                "high": interval.high,
                 "episode": shown.id,
             }
         )
@@ -169,17 +166,6 @@ def mean_of(values: Sequence[float], *, low: float, high: float) -> dict[str, fl
     drawn = np.random.default_rng(0).multinomial(num, counts / num, size=NUM_RESAMPLES)
     below, above = np.quantile(drawn @ kinds / num, (0.025, 0.975))
     return {"value": mean, "low": float(below), "high": float(above)}
-
-
-def wilson(rate: float, num: int) -> tuple[float, float]:
-    """The Wilson interval of a share of `num` attempts.
-
-    >>> tuple(round(value, 3) for value in wilson(0.9, 10))
-    (0.596, 0.982)
-    """
-    centre = (rate + Z**2 / (2 * num)) / (1 + Z**2 / num)
-    half = Z * sqrt(rate * (1 - rate) / num + Z**2 / (4 * num**2)) / (1 + Z**2 / num)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _of_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:

@@ -6,10 +6,9 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
-from areal_sdk.records import EpisodeSummary, FollowedRun
+from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.failures import split_of
-from areal_sdk_view.answers.held_out import LEARNT
 from areal_sdk_view.library import NotThereError
 
 WINDOWS = 12
