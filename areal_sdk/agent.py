@@ -68,6 +68,20 @@ class EpisodeContext:
             stop_tokens=stop_tokens,
         )
 
+    def client_variables(self, base_url: str = "") -> dict[str, str]:
+        """The environment variables by which clients of OpenAI and Anthropic find the session of the episode. `base_url`
+        is its address as they reach it, if it is another one than ours."""
+        address = base_url or self.base_url
+        return {
+            "OPENAI_BASE_URL": address,
+            "OPENAI_API_KEY": self.api_key,
+            "OPENAI_MODEL": self.model,
+            "ANTHROPIC_BASE_URL": address.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ANTHROPIC_MODEL": self.model,
+            "AREAL_SDK_SEED": str(self.seed),
+        }
+
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The turns recorded so far."""

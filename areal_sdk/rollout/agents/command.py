@@ -333,16 +333,8 @@ def _addresses(context: EpisodeContext) -> Mapping[str, str]:
 
 
 def _environment(context: EpisodeContext, base_url: str) -> dict[str, str]:
-    """The variables by which the clients of OpenAI and Anthropic find the session of the episode."""
-    env = {
-        "OPENAI_BASE_URL": base_url,
-        "OPENAI_API_KEY": context.api_key,
-        "OPENAI_MODEL": context.model,
-        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
-        "ANTHROPIC_API_KEY": context.api_key,
-        "ANTHROPIC_MODEL": context.model,
-        "AREAL_SDK_SEED": str(context.seed),
-    }
+    """The variables of a command. A proxy of the machine would look for a session on loopback elsewhere."""
+    env = context.client_variables(base_url)
     host = urlsplit(base_url).hostname or ""
     return env | _no_proxy(host) if _is_loopback(host) else env
 

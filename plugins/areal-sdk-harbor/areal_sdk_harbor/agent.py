@@ -237,13 +237,4 @@ def _order(task: Task, played: Definition, context: EpisodeContext) -> Mapping[s
 def _variables(context: EpisodeContext) -> dict[str, str]:
     """The variables by which clients find the session of the episode, inside the sandbox."""
     base_url = urlsplit(context.base_url)._replace(netloc=INNER_ADDRESS).geturl()
-    return {
-        "OPENAI_BASE_URL": base_url,
-        "OPENAI_API_KEY": context.api_key,
-        "OPENAI_MODEL": context.model,
-        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
-        "ANTHROPIC_API_KEY": context.api_key,
-        "ANTHROPIC_MODEL": context.model,
-        "AREAL_SDK_SEED": str(context.seed),
-        "AREAL_SDK_TASK": _TASK_FILE,
-    }
+    return context.client_variables(base_url) | {"AREAL_SDK_TASK": _TASK_FILE}
