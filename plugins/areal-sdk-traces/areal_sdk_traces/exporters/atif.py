@@ -12,6 +12,7 @@ from areal_sdk import Episode, FinishReason, Message, Turn
 from areal_sdk_traces.book import Book, Place
 from areal_sdk_traces.conversation import JSON, Conversation, arguments_of
 from areal_sdk_traces.exporters import Source
+from areal_sdk_traces.exporters.contents import content_of
 from areal_sdk_traces.messages import Lost
 from areal_sdk_traces.recorded import episode_conversations, path_to
 
@@ -64,7 +65,7 @@ def _steps(one: Conversation, episode: Episode, lost: Lost) -> list[JSON]:
             if turn is None or index < shared:
                 step = {k: v for k, v in step.items() if k not in ("metrics", "llm_call_count")}
                 step["is_copied_context"] = True
-        steps.append({**step, "message": _content(message.get("content"), lost)})
+        steps.append({**step, "message": content_of(message.get("content"), _image, lost)})
     return steps
 
 
@@ -119,7 +120,7 @@ def _add_result(steps: list[JSON], message: Message, lost: Lost) -> None:
     if not steps or not (steps[-1]["source"] == "agent" or "observation" in steps[-1]):
         steps.append({"step_id": len(steps) + 1, "source": "system", "message": ""})
     made = {call["tool_call_id"] for call in steps[-1].get("tool_calls", ())}
-    result: JSON = {"content": _content(message.get("content"), lost)}
+    result: JSON = {"content": content_of(message.get("content"), _image, lost)}
     if call_id in made:
         result["source_call_id"] = call_id
     else:  # the format refuses the id of a call that is not of this step
@@ -127,20 +128,7 @@ def _add_result(steps: list[JSON], message: Message, lost: Lost) -> None:
     steps[-1].setdefault("observation", {"results": []})["results"].append(result)
 
 
-def _content(content: object, lost: Lost) -> str | list[JSON]:
-    if not isinstance(content, list):
-        return str(content or "")
-    return [part for given in content if (part := _part(given, lost))]
-
-
-def _part(part: Any, lost: Lost) -> JSON | None:
-    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    image = part.get("image_url") if isinstance(part, Mapping) else None
-    path = image.get("url") if isinstance(image, Mapping) else image
-    if isinstance(path, str):
-        media_type = mimetypes.guess_type(path)[0]
-        if media_type in _IMAGES:
-            return {"type": "image", "source": {"media_type": media_type, "path": path}}
-    lost(f"a part of type {part.get('type') if isinstance(part, Mapping) else part!r}")
-    return None
+def _image(path: str) -> JSON | None:
+    media_type = mimetypes.guess_type(path)[0]
+    known = media_type in _IMAGES
+    return {"type": "image", "source": {"media_type": media_type, "path": path}} if known else None

@@ -3,7 +3,7 @@
 A call that cannot go on from the recorded tokens begins at a root of its own, as its prompt did.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from areal_sdk import Episode, FinishReason, Message, Turn
@@ -11,6 +11,7 @@ from areal_sdk.types import OutcomeKind
 from areal_sdk_traces.book import Book, Place
 from areal_sdk_traces.conversation import JSON, finite
 from areal_sdk_traces.exporters import Source
+from areal_sdk_traces.exporters.contents import content_of
 from areal_sdk_traces.messages import Lost, read_tools
 
 _FINISHED = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -103,7 +104,7 @@ def _tools(given: object) -> list[JSON]:
 
 def _message(message: Message, lost: Lost) -> JSON:
     role = message["role"]
-    content = _content(message.get("content"), lost)
+    content = content_of(message.get("content"), _image, lost)
     if role == "assistant":
         if isinstance(content, list):
             content = "\n".join(part["text"] for part in content if "text" in part)
@@ -128,18 +129,5 @@ def _tool_call(call: Mapping[str, Any]) -> JSON:
     }
 
 
-def _content(content: object, lost: Lost) -> str | list[JSON]:
-    if not isinstance(content, Sequence) or isinstance(content, str):
-        return str(content or "")
-    return [part for given in content if (part := _part(given, lost))]
-
-
-def _part(part: Any, lost: Lost) -> JSON | None:
-    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    image = part.get("image_url") if isinstance(part, Mapping) else None
-    url = image.get("url") if isinstance(image, Mapping) else image
-    if isinstance(url, str):
-        return {"type": "image_url", "image_url": {"url": url}}
-    lost(f"a part of type {part.get('type') if isinstance(part, Mapping) else part!r}")
-    return None
+def _image(url: str) -> JSON:
+    return {"type": "image_url", "image_url": {"url": url}}
