@@ -54,6 +54,11 @@ class Batch:
     kept_T: Tensor | None = None
     """Mask of the terms that the objective's screen left; None before it has looked."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is an `empty_batch`. The host knows it, and would have to ask the device for `mask_T`."""
+        return not self.trees[0].members
+
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
         return replace(self, proximal_T=proximal_T)
 

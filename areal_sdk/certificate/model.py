@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -13,7 +12,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS
-from areal_sdk.models.families import stop_tokens
+from areal_sdk.models.families import read_optional, stop_tokens
 from areal_sdk.tool_calls import ToolFormat
 
 CHECKS = 2
@@ -53,7 +52,7 @@ class ChatModel:
     ) -> "ChatModel":
         tokenizer = Tokenizer.load(directory)
         template = ChatTemplate.load(directory, clock=lambda: TODAY)
-        config = _read(directory / "config.json")
+        config = read_optional(directory / "config.json")
         config = {**config, **config.get("text_config", {})}
         size = config.get("vocab_size")
         return cls(
@@ -72,7 +71,7 @@ class ChatModel:
 def content_key(directory: Path, *, tool_format: str | None = None) -> str:
     """A key that two directories share if they turn conversations into the same tokens and read the same tool
     format."""
-    config = _read(directory / "config.json")
+    config = read_optional(directory / "config.json")
     limits = [config.get("eos_token_id"), config.get("vocab_size")]
     digest = sha256(orjson.dumps([CHECKS, limits]))
     extra = (directory / "additional_chat_templates").glob("*.jinja")
@@ -82,7 +81,3 @@ def content_key(directory: Path, *, tool_format: str | None = None) -> str:
     if tool_format is not None:
         digest.update(b"tool_format\0" + tool_format.encode())
     return digest.hexdigest()[:32]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return orjson.loads(path.read_bytes()) if path.is_file() else {}

@@ -183,7 +183,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """ConfigError if there is none."""
     if not (path := directory / "config.json").is_file():
         raise ConfigError(f"{directory} is not a model directory: it has no config.json")
-    return _read(path)
+    return read_optional(path)
 
 
 def stop_tokens(directory: Path) -> tuple[int, ...]:
@@ -191,23 +191,23 @@ def stop_tokens(directory: Path) -> tuple[int, ...]:
 
     Base checkpoints often name the end of text in one file and the end of a chat turn in another.
     """
-    config = _read(directory / "config.json")
+    config = read_optional(directory / "config.json")
     found: set[int] = set()
     for source in (
         config,
         config.get("text_config", {}),
-        _read(directory / "generation_config.json"),
+        read_optional(directory / "generation_config.json"),
     ):
         eos = source.get("eos_token_id")
         found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    text = _read(directory / "tokenizer_config.json").get("eos_token")
+    text = read_optional(directory / "tokenizer_config.json").get("eos_token")
     text = text.get("content") if isinstance(text, dict) else text
-    added = _read(directory / "tokenizer.json").get("added_tokens") or ()
+    added = read_optional(directory / "tokenizer.json").get("added_tokens") or ()
     found.update(int(token["id"]) for token in added if token["content"] == text)
     return tuple(sorted(found))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_optional(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -222,7 +222,7 @@ def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -
     """One value for each term of the minibatch, in the same order on every rank. A collective."""
     gathered = torch.zeros(minibatch.num_terms, dtype=torch.float32, device=ranks.device)
     for batch, values_T in zip(minibatch.batches, values, strict=True):
-        if batch.trees[0].members:
+        if not batch.is_empty:
             gathered[batch.indices_T] = values_T.float()
     return ranks.sum_tensor(gathered)
 

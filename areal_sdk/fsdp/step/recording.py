@@ -64,7 +64,7 @@ class StepRecord:
             self._known |= columns.keys()
             unknown_T = torch.full_like(terms.behaviour_T, math.nan)
             rows_TK = torch.stack([columns.get(name, unknown_T) for name in GATHERED], dim=1)
-            if batch.trees[0].members:
+            if not batch.is_empty:
                 self._values_CK[minibatch.places_T[batch.indices_T]] = rows_TK
 
     def gathered(

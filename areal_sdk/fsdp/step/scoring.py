@@ -49,7 +49,7 @@ def sequence_sums(
     """
     sums = torch.zeros(count, dtype=torch.float64, device=ranks.device)
     for batch, values_T in zip(batches, values, strict=True):
-        if batch.trees[0].members:
+        if not batch.is_empty:
             members = torch.tensor([member for tree in batch.trees for member in tree.members])
             of_term = members.to(ranks.device, non_blocking=True)[batch.sequences_T]
             sums.index_add_(0, of_term, values_T.double())

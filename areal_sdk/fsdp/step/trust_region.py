@@ -205,7 +205,7 @@ class UpdateLimit:
         if any(moved.share < 1.0 for moved in moves):
             self.num_calm = 0  # little is left to measure of an update that was taken back
             left = min(moved.share for moved in moves)
-            self.roomy = self.rate_factor * max(left, LARGEST_CUT**2)
+            self.roomy = self.rate_factor * left
             self.factor = self.rate_factor * min(1 / FACTOR, max(left, LARGEST_CUT))
             return
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2

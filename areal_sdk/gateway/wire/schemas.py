@@ -8,6 +8,7 @@ from areal_sdk.gateway.wire.fields import (
     LONGEST_STOP,
     MOST_STOPS,
 )
+from areal_sdk.gateway.wire.responses.request import INCLUDABLE
 
 Schema = dict[str, Any]
 
@@ -63,18 +64,6 @@ _MAP: Schema = {"type": "object"}
 _MAPS: Schema = _list(_MAP)
 
 _ITEM_TYPES: Schema = {"enum": ["reasoning", "message", "function_call", "custom_tool_call"]}
-_INCLUDED: Schema = {
-    "enum": [
-        "message.output_text.logprobs",
-        "reasoning.encrypted_content",
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "file_search_call.results",
-        "message.input_image.image_url",
-        "web_search_call.action.sources",
-        "web_search_call.results",
-    ]
-}
 _STOPS: Schema = {
     **_list({**_TEXT, "maxLength": LONGEST_STOP}),
     "maxItems": MOST_STOPS,
@@ -145,7 +134,7 @@ def _response_requests() -> dict[str, Schema]:
         "previous_response_id": _TEXT,
         "max_output_tokens": _LIMIT,
         "metadata": _MAP,
-        "include": _list(_INCLUDED),
+        "include": _list({"enum": [*INCLUDABLE]}),
         "text": _MAP,
         "top_logprobs": _integer(0, 20),
         "truncation": {"enum": ["auto", "disabled"]},

@@ -35,17 +35,15 @@ _WITHOUT_EFFECT = ("access_programs", "background_options", "context_management"
 
 _LOGPROBS = "message.output_text.logprobs"
 
-_INCLUDABLE = frozenset(
-    {
-        _LOGPROBS,
-        "reasoning.encrypted_content",
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "file_search_call.results",
-        "message.input_image.image_url",
-        "web_search_call.action.sources",
-        "web_search_call.results",
-    }
+INCLUDABLE = (
+    _LOGPROBS,
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
 )
 """Values of `include`. All but the first two concern tools that run at OpenAI, so there is nothing to include here."""
 
@@ -151,7 +149,7 @@ def _parse_request(
     text_format: dict[str, Any],
 ) -> ChatRequest:
     include = strings(fields.items("include") or (), "include")
-    if unknown := set(include) - _INCLUDABLE:
+    if unknown := set(include).difference(INCLUDABLE):
         raise bad_request(f"include {sorted(unknown)[0]!r} is not supported", param="include")
     top_logprobs = fields.integer("top_logprobs", least=0, most=20) or 0
     system: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
