@@ -230,6 +230,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as exc:
         if os.environ.get(DEBUG_VARIABLE):
             raise
+        if isinstance(exc.__cause__, KeyboardInterrupt):  # Ctrl-C within pydantic, which wraps it
+            click.echo("interrupted", err=True)
+            return 1
         return _report(exc)
     return code if isinstance(code, int) else 0
 

@@ -115,6 +115,24 @@ def test_a_plugins_command_is_listed_and_runs(
     assert capsys.readouterr().out == "hi\n"
 
 
+def test_ctrl_c_while_pydantic_writes_settings_is_no_internal_error(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from areal_sdk.cli import main
+
+    install(
+        "areal-sdk-cmd",
+        "import areal_sdk, pydantic\nclass Settings(pydantic.BaseModel):\n    path: str = ''\n"
+        "    @pydantic.field_serializer('path')\n    def written(self, path):\n"
+        "        raise KeyboardInterrupt\n"
+        "@areal_sdk.hookimpl\ndef register_commands(group):\n"
+        "    @group.command()\n    def write():\n        Settings().model_dump()\n",
+    )
+    with pytest.raises(SystemExit, match="1"):
+        main(["write"])
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_a_broken_plugin_is_reported_and_the_exit_code_says_so(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
