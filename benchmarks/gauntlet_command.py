@@ -71,7 +71,7 @@ TASKS = (
     tiny("reverse", "string skill", is_single_turn=True),
     tiny("tool_choice", "tool choice", is_single_turn=True),
     tiny("two_tools", "two tools in order", samples=9),
-    tiny("second_try", "self-correction", samples=5),
+    tiny("second_try", "self-correction", samples=10),
     tiny("nim", "game"),
     tiny("grid", "grid world"),
     tiny("noisy", "noisy reward", is_single_turn=True),
