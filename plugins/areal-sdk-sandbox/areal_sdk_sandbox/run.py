@@ -40,6 +40,8 @@ _NOBODY = 65534
 _FAMILY_VARIABLE = "AREAL_SDK_FAMILY"
 """Variable by which a run of areal-sdk finds, and ends, all processes that it started."""
 _INSTALL = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap)"
+_PYTHON = os.path.abspath(sys.executable)
+"""This Python by a path without `..`: a sandbox has the directories that lead to it, and none beside them."""
 _ISOLATED = ("-I", "-S")
 """Options of Python: no site packages and none of the user's variables, so a start takes 10 ms."""
 
@@ -199,7 +201,7 @@ class Sandbox:
             "outer": outer,
             "writable": self._writable,
             "launcher": [
-                sys.executable,
+                _PYTHON,
                 *_ISOLATED,
                 "-c",
                 Path(launcher.__file__).read_text(encoding="utf-8"),
@@ -359,7 +361,7 @@ def _files(
 
 def _plain_environment(home: str) -> dict[str, str]:
     """Nothing of this process's variables, which may hold keys."""
-    here = os.path.dirname(sys.executable)
+    here = os.path.dirname(_PYTHON)
     return {
         "PATH": f"{here}:/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import json
 import os
+import platform
 import resource
 import selectors
 import signal
@@ -36,6 +37,9 @@ doubles."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGXCPU_EXIT = 128 + signal.SIGXCPU
 _OWN_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
+_SHARE_OF_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+_KCMP = 312 if platform.machine() == "x86_64" else 272
+_KCMP_VM = 1
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -194,8 +198,10 @@ class Warden:
         machine = _processes()
         tree = [one for pid in _below(machine, os.getpid()) if (one := _process(pid)) is not None]
         members = [one for one in tree if not one.is_over]
-        memory_kb = sum(_memory_kb(one.pid) for one in members)
-        memory_mb = memory_kb / 1024 + self._kernel_mb([one.pid for one in members])
+        kernel_mb = self._kernel_mb([one.pid for one in members])
+        memory_mb = kernel_mb + sum(_memory_kb(one.pid) for one in members) / 1024
+        if memory_mb > self._peak_mb:  # perhaps it counts memory twice
+            memory_mb = min(memory_mb, kernel_mb + _shared_out_kb(members) / 1024)
         self._peak_mb = max(self._peak_mb, memory_mb)
         self._cpu_s = max(self._cpu_s, self._cpu.look(machine, tree))
         num_own = 2 if self._order["outer"] else 0  # of bubblewrap
@@ -318,33 +324,71 @@ def _is_listed(known: Process, machine: "dict[int, Process | None]") -> bool:
     return listed is None or listed.began == known.began
 
 
+def _shared_out_kb(members: Sequence[Process]) -> float:
+    """KiB of memory of all processes, each page once: a forked process shares its parent's until one of them writes.
+
+    Infinity if no list of the processes was whole: memory of one that is in no list would count in part only.
+    """
+    for _ in range(3):
+        shares = [_share_kb(one) for one in members]
+        below = descendants(os.getpid())
+        if set(below) <= {one.pid for one in members}:
+            return max(sum(shares), max((_memory_kb(one.pid) for one in members), default=0))
+        members = [one for pid in below if (one := _process(pid)) is not None]
+    return float("inf")
+
+
+def _share_kb(one: Process) -> int:
+    """KiB of a process's memory, pages that others have too in parts. Before `exec`, a process that was made by `vfork`
+    has no memory but its parent's."""
+    libc = ctypes.CDLL(None)
+    if libc.syscall(_KCMP, one.pid, one.parent, _KCMP_VM, 0, 0) == 0:
+        return 0
+    shares = _kilobytes(f"/proc/{one.pid}/smaps_rollup", _SHARE_OF_MEMORY)
+    tables = _kilobytes(f"/proc/{one.pid}/status", (b"VmPTE:",))
+    return sum(shares + tables) if shares and tables else _memory_kb(one.pid)
+
+
+def _kilobytes(path: str, names: tuple[bytes, ...]) -> list[int]:
+    lines = _read_bytes(path).splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith(names)]
+
+
 def _memory_kb(pid: int) -> int:
-    """KiB of memory that is the process's own, page tables included. The first thread that has not ended shows it."""
+    """KiB of memory that the process sees as its own, page tables included. The first thread that has not ended shows it."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            lines = _read_bytes(f"/proc/{pid}/task/{thread}/status").splitlines()
-            if shown := [int(line.split()[1]) for line in lines if line.startswith(_OWN_MEMORY)]:
+            if shown := _kilobytes(f"/proc/{pid}/task/{thread}/status", _OWN_MEMORY):
                 return sum(shown)
     return 0
 
 
 def _is_inside(pid: int, name: str = "tmp") -> bool:
     """Whether the process has this directory of the sandbox, not of the machine. It has its network before."""
+    return _num_files(pid, name) is not None
+
+
+def _num_files(pid: int, name: str) -> int | None:
+    """Files in the file system of a directory of the sandbox; None if it is the machine's, as while the sandbox is made.
+
+    One descriptor answers both: the root of a process may change between two looks at a path.
+    """
     try:
-        inside = os.stat(f"/proc/{pid}/root/{name}").st_dev
+        directory = os.open(f"/proc/{pid}/root/{name}", os.O_PATH | os.O_DIRECTORY)
     except OSError:
-        return False
-    return not os.path.exists(f"/{name}") or inside != os.stat(f"/{name}").st_dev
+        return None
+    try:
+        if os.path.exists(f"/{name}") and os.fstat(directory).st_dev == os.stat(f"/{name}").st_dev:
+            return None
+        system = os.statvfs(directory)
+        return system.f_files - system.f_ffree
+    finally:
+        os.close(directory)
 
 
 def _kernel_kb(pid: int, places: Sequence[str]) -> int:
     """KiB that the kernel may keep for the files in `places` and the sockets of the sandbox that this process is in."""
-    num_files = 0
-    for name in places:
-        if _is_inside(pid, name):
-            with contextlib.suppress(OSError):
-                system = os.statvfs(f"/proc/{pid}/root/{name}")
-                num_files += system.f_files - system.f_ffree
+    num_files = sum(_num_files(pid, name) or 0 for name in places)
     used = _read_bytes(f"/proc/{pid}/net/sockstat").partition(b"used ")[2].split()
     queued = sum(_queued_bytes(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6"))
     return num_files * _FILE_KB + int(used[0] if used else 0) * _SOCKET_KB + queued // 1024

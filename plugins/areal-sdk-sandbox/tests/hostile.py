@@ -47,6 +47,13 @@ HOSTILE = [
         "memory",
     ),
     Hostile(
+        "memory_shared_with_children_that_come_and_go",
+        _FORK + "x = bytearray(150 << 20)\nwhile True:\n"
+        "  if os.fork() == 0: time.sleep(0.01); os._exit(0)\n"
+        "  try: os.waitpid(-1, os.WNOHANG)\n  except OSError: pass\n  time.sleep(0.003)",
+        "memory",
+    ),
+    Hostile(
         "shared_memory",
         "import mmap\nmmap.mmap(-1, 1 << 20); print('ESCAPED')",
     ),

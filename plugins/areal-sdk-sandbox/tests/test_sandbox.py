@@ -6,6 +6,7 @@ import doctest
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -74,9 +75,52 @@ async def test_the_limit_is_named_also_when_nobody_looked_in_time(
 
 
 @both
+@pytest.mark.parametrize(
+    "begins",
+    [
+        pytest.param(
+            "os.posix_spawn('/bin/true', ['true'], {}, file_actions="
+            "[(os.POSIX_SPAWN_OPEN, 0, 'gate', os.O_RDONLY, 0)])",
+            id="before its exec",
+        ),
+        pytest.param(
+            "any(os.fork() == 0 for _ in range(3)) or open('gate').read()", id="after a fork"
+        ),
+    ],
+)
+async def test_memory_that_processes_share_counts_once(isolation: Isolation, begins: str) -> None:
+    code = (
+        "import os, time\nos.mkfifo('gate')\nif os.fork() == 0:\n"
+        "  time.sleep(0.4); open('gate', 'w').close(); os._exit(0)\n"
+        f"x = b'x' * (60 << 20)\n{begins}\ntime.sleep(0.2)\nos._exit(0)"
+    )
+    end = await Sandbox(Limits(wall_s=120.0, memory_mb=100), isolation=isolation).run(
+        ["python3", "-I", "-c", code]
+    )
+    assert (end.limit, end.code) == (None, 0), end
+    assert 60 < end.peak_memory_mb < 100
+
+
+@both
 async def test_a_program_that_is_not_there_is_a_fault_of_the_sandbox(isolation: Isolation) -> None:
     with pytest.raises(SandboxError, match=r"did not start.*no-such-program"):
         await Sandbox(ROOMY, isolation=isolation).run(["no-such-program"])
+
+
+@both
+async def test_a_python_started_by_a_path_with_dots_starts_programs(
+    isolation: Isolation, tmp_path: Path
+) -> None:
+    code = (
+        "import asyncio\nfrom areal_sdk_sandbox import Sandbox\n"
+        f"sandbox = Sandbox(isolation={isolation!r})\n"
+        "print(asyncio.run(sandbox.run(['python3', '-c', 'print(7)'])).stdout)"
+    )
+    dotted = f"{tmp_path}/{os.path.relpath(sys.executable, tmp_path)}"
+    process = await asyncio.create_subprocess_exec(
+        dotted, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    assert await process.communicate() == (b"b'7\\n'\n", None)
 
 
 @both
