@@ -116,7 +116,7 @@ async def test_a_python_started_by_a_path_with_dots_starts_programs(
         f"sandbox = Sandbox(isolation={isolation!r})\n"
         "print(asyncio.run(sandbox.run(['python3', '-c', 'print(7)'])).stdout)"
     )
-    dotted = f"{tmp_path}/{os.path.relpath(sys.executable, tmp_path)}"
+    dotted = f"{tmp_path}{'/..' * len(tmp_path.parts[1:])}{sys.executable}"
     process = await asyncio.create_subprocess_exec(
         dotted, "-c", code, stdout=asyncio.subprocess.PIPE
     )
