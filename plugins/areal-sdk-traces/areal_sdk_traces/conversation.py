@@ -17,6 +17,9 @@ JSON = dict[str, Any]
 WEIGHT = "weight"
 """Key of a message that is 0 where nothing is learnt: context, or an answer that another conversation has."""
 
+CUT_OFF = "an answer that was cut off is context"
+"""The entry in the book for an answer that met a limit: whoever learns it learns to stop in the middle."""
+
 
 class Relation(StrEnum):
     """The way a conversation hangs on its parent."""

@@ -92,13 +92,13 @@ def read_message(given: object, lost: Lost, *, role: str = "") -> list[Message]:
     if isinstance(value.get("content"), list):
         blocks = value["content"]
         if any(isinstance(one, Mapping) and one.get("type") in _BLOCKS for one in blocks):
-            return _from_blocks(said, blocks, lost, _calls(value))
+            return _from_blocks(said, blocks, lost, calls_of(value))
     content = content_text(value.get("content"), lost)
     if said != "assistant":
         if value.get("content") is None:
             raise BadRowError(f"the {said}'s message has no content")
         return [{"role": said, "content": content}]
-    calls = _calls(value)
+    calls = calls_of(value)
     if value.get("content") is None and not calls:
         raise BadRowError("the assistant's message has neither content nor tool calls")
     thoughts = next((value[name] for name in _THOUGHTS if isinstance(value.get(name), str)), "")
@@ -118,7 +118,8 @@ def _unwrapped(value: JSON) -> JSON:
     return value
 
 
-def _calls(value: JSON) -> list[JSON]:
+def calls_of(value: Mapping[str, Any]) -> list[JSON]:
+    """The tool calls of a message in any dialect, as calls of functions."""
     given = value.get("tool_calls") or mapping(
         value.get("additional_kwargs") or {}, "additional_kwargs"
     ).get("tool_calls")
@@ -126,9 +127,9 @@ def _calls(value: JSON) -> list[JSON]:
 
 
 def _call(call: JSON) -> JSON:
-    function = mapping(call.get("function", call), "a function")
+    function = mapping(call.get("function", call.get("custom", call)), "a function")
     name = text(function.get("name"), "the name of a tool call")
-    arguments = function.get("arguments", function.get("args"))
+    arguments = next((function[k] for k in ("arguments", "args", "input") if k in function), None)
     return call_of(word(call, "id", "tool_call_id") or name, name, arguments)
 
 

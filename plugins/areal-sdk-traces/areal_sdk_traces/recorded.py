@@ -1,14 +1,15 @@
 """Episodes of a run, such as the sessions of `serve --record`, as conversations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from areal_sdk import Episode, FinishReason, Message, Turn
 from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
 from areal_sdk_traces.book import Book, Fate, Place
-from areal_sdk_traces.conversation import WEIGHT, Conversation, finite
+from areal_sdk_traces.conversation import CUT_OFF, WEIGHT, Conversation, finite
 from areal_sdk_traces.graph import Graph, Origin
-from areal_sdk_traces.messages import Lost, content_text
+from areal_sdk_traces.messages import Lost, calls_of, content_text
 from areal_sdk_traces.shapes import mapping, words
 
 
@@ -31,7 +32,8 @@ def read_episodes(
         if condition is not None and not condition(summary):
             book.write(place, Fate.FILTERED, f"not {where}")
             continue
-        yield run.record(summary).episode, summary, place
+        with book.guarding(place):
+            yield _with_functions(run.record(summary).episode), summary, place
 
 
 def episode_conversations(
@@ -45,7 +47,7 @@ def episode_conversations(
         *prompt, answer = (_in_text(message, lost) for message in path_to(episode, index))
         if turn.finish_reason is not FinishReason.STOP:
             answer[WEIGHT] = 0
-            book.write(place, Fate.PART_LOST, "an answer that was cut off is context")
+            book.write(place, Fate.PART_LOST, CUT_OFF)
         request = mapping(turn.details.get("request") or {}, "the request")
         tags += words(request.get("metadata"))
         tools = turn.details.get("tools") or ()
@@ -88,6 +90,26 @@ def path_to(episode: Episode, turn: int) -> list[Message]:
         for one in reversed(chain)
         for message in (*one.new_messages, {"role": "assistant", **one.message})
     ]
+
+
+def _with_functions(episode: Episode) -> Episode:
+    """The episode with each tool call as the call of a function. A client may send custom calls, or bare ones."""
+    turns = [
+        replace(
+            turn,
+            message=_calling_functions(turn.message),
+            new_messages=tuple(map(_calling_functions, turn.new_messages)),
+        )
+        for turn in episode.turns
+    ]
+    return replace(episode, turns=tuple(turns))
+
+
+def _calling_functions(message: Message) -> Message:
+    calls = message.get("tool_calls") or ()
+    if all(isinstance(call.get("function"), Mapping) for call in calls):
+        return message
+    return {**message, "tool_calls": calls_of(message)}
 
 
 def _in_text(message: Message, lost: Lost) -> Message:

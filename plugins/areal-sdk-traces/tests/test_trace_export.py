@@ -16,7 +16,7 @@ from areal_sdk.testing import RecordedRun, make_episode
 from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.command import traces
 from areal_sdk_traces.conversation import Conversation, arguments_of
-from areal_sdk_traces.exporters import Source, exporter_of
+from areal_sdk_traces.exporters import Source, export_run, exporter_of
 from areal_sdk_traces.readers import reader_of
 from areal_sdk_traces.recorded import episode_conversations
 from areal_sdk_traces.rows import read_rows
@@ -222,6 +222,24 @@ def test_an_image_is_kept_by_the_formats_that_can_name_it() -> None:
     found, book = read_back([document], "atif")
     assert found[0].messages[0]["content"] == "What?"
     assert [entry.reason for entry in book.of(Fate.PART_LOST)] == ["a part of type 'image'"]
+
+
+def test_a_call_without_a_function_goes_out_and_comes_back_as_one(
+    target: str, tmp_path: Path
+) -> None:
+    custom = {"id": "c1", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    bare = {"id": "c2", "name": "look", "arguments": "{}"}
+    answer = {"role": "assistant", "content": None, "tool_calls": [custom, bare]}
+    recorded = RecordedRun(tmp_path / "run")
+    recorded.measure(make_episode([{"role": "user", "content": "What?"}, answer]), split="live")
+    recorded.close()
+    rows = [*export_run(tmp_path / "run", target, Book())]
+    (one,), _ = read_back(json.loads(json.dumps(rows, default=list)), target)
+    calls = one.messages[1]["tool_calls"]
+    assert [(call["id"], *call["function"].values()) for call in calls] == [
+        ("c1", "sh", "ls"),
+        ("c2", "look", "{}"),
+    ]
 
 
 def test_a_run_is_exported_and_imported_by_commands(target: str, tmp_path: Path) -> None:

@@ -178,6 +178,20 @@ def test_masks_hide_texts_arguments_and_results_and_leave_json_whole(tmp_path: P
     assert mine("a") == "A"
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_an_answer_that_was_cut_off_is_kept_and_not_taught(api: str, tmp_path: Path) -> None:
+    asked, half = {"role": "user", "content": "Count."}, {"role": "assistant", "content": "1, 2"}
+    request: dict[str, Any] = {"messages": [asked]}
+    response: dict[str, Any] = {"choices": [{"message": half, "finish_reason": "length"}]}
+    if api == "responses":
+        said = {**half, "type": "message", "content": [{"type": "output_text", "text": "1, 2"}]}
+        request, response = {"input": "Count."}, {"status": "incomplete", "output": [said]}
+    (tmp_path / "a.jsonl").write_text(json.dumps({"request": request, "response": response}))
+    (one,), book = read("openai", tmp_path)
+    assert [*one.messages] == [asked, {**half, "weight": 0}]
+    assert [entry.reason for entry in book.entries] == ["an answer that was cut off is context"]
+
+
 def test_a_preference_of_two_answers_is_damaged_and_the_others_are_read(tmp_path: Path) -> None:
     answer = [{"role": "assistant", "content": "4"}]
     row = {

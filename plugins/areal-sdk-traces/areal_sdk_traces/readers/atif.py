@@ -5,7 +5,15 @@ from dataclasses import replace
 
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Place
-from areal_sdk_traces.conversation import JSON, WEIGHT, Conversation, Link, Relation, finite
+from areal_sdk_traces.conversation import (
+    CUT_OFF,
+    JSON,
+    WEIGHT,
+    Conversation,
+    Link,
+    Relation,
+    finite,
+)
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.messages import Lost, answer_of, call_of, read_message, read_tools, result_of
 from areal_sdk_traces.rows import Row
@@ -117,6 +125,8 @@ def _answer(step: JSON, lost: Lost) -> Message:
     message = answer_of(message["content"] or "", calls, word(step, "reasoning_content"))
     finished = word(mapping(step.get("extra") or {}, "extra"), "finish_reason")
     is_cut_off = finished in ("length", "abort")
+    if is_cut_off:
+        lost(CUT_OFF)
     if step.get("is_copied_context") or step.get("llm_call_count") == 0 or is_cut_off:
         message[WEIGHT] = 0
     return message

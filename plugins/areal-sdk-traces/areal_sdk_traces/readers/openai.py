@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import RecordedCall, conversations_of
-from areal_sdk_traces.conversation import JSON, Conversation
+from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT, Conversation
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.items import messages_of
 from areal_sdk_traces.messages import Lost, read_message, read_messages, read_tools
@@ -57,15 +57,20 @@ def _call(row: Row, request: object, response: object, book: Book) -> RecordedCa
     said = mapping(response, "the response")
     if "output" in said:
         prompt, answer = _responses_call(asked, said, lost, row)
+        is_whole = said.get("status") != "incomplete"
     else:
         choices = rows_of(said.get("choices"), "the choices")
         if not choices:
             raise BadRowError("no choices in the response")
         for index in range(1, len(choices)):
             lost(f"choice {index}")
-        message = mapping(choices[0], "a choice").get("message")
+        choice = mapping(choices[0], "a choice")
+        is_whole = choice.get("finish_reason") not in ("length", "content_filter")
         prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
-        answer = read_message(message, lost, role="assistant")[0]
+        answer = read_message(choice.get("message"), lost, role="assistant")[0]
+    if not is_whole:
+        lost(CUT_OFF)
+        answer = {**answer, WEIGHT: 0}
     metadata = mapping(asked.get("metadata") or {}, "the metadata")
     user = word(asked, "user", "safety_identifier")
     created = said.get("created", said.get("created_at", 0))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
-from areal_sdk_traces.conversation import JSON, WEIGHT, Conversation, finite
+from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT, Conversation, finite
 from areal_sdk_traces.messages import (
     Lost,
     answer_of,
@@ -95,6 +95,7 @@ def _read(
     tools = read_tools(told)
     finished = kept.get("gen_ai.response.finish_reasons") or ()
     if "length" in finished or "abort" in finished:
+        lost(CUT_OFF)
         answer = {**answer, WEIGHT: 0}
     turn = kept.get("areal_sdk.turn")
     prompt, tools = _continued(span, prompt, answer, tools, said)

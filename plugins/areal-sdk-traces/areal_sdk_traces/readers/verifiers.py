@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from areal_sdk_traces.book import BadRowError, Book
-from areal_sdk_traces.conversation import JSON, Conversation, finite
+from areal_sdk_traces.conversation import CUT_OFF, JSON, Conversation, finite
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.messages import read_message, read_messages, read_tools
 from areal_sdk_traces.rows import Row
@@ -53,6 +53,8 @@ def _trace(row: Row, book: Book) -> Iterator[Conversation]:
         above = [] if parent is None else tools[parent]
         tools.append(read_tools(node.get("tools")) or above)
         told = tools[-1] or read_tools(trace.get("tools"))
+        if index in cut_off:
+            lost(CUT_OFF)
         is_answer = node.get("sampled") is True and index not in cut_off
         answer = said[-1] if is_answer else None
         prompt = paths[-1][:-1] if answer is not None else paths[-1]
