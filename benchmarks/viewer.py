@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
@@ -206,7 +207,7 @@ async def show(server: Server, exported: str, size: str) -> list[list[str]]:
 
     browser = driver.find_browser()
     if browser is None:
-        return [["no Chromium here", "", "", ""]]
+        return [["no Chromium here", "", "", "", ""]]
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         async with driver.opened_browser(browser, Path(scratch)) as page:
@@ -215,21 +216,41 @@ async def show(server: Server, exported: str, size: str) -> list[list[str]]:
                 "the list of 100,000 episodes": "episodes",
                 "the episode of 32,000 tokens": "episode/long",
             }.items():
+                script = SHOWN.replace("PLACE", f"'#run/{server.run}/{place}'")
                 seen = []
                 for _ in range(ROUNDS + 1):
-                    script = SHOWN.replace("PLACE", f"'#run/{server.run}/{place}'")
-                    seen.append(await page.run(script))
+                    cpu = browser_cpu_s(scratch)
+                    shown_s = await page.run(script)
+                    seen.append((shown_s, browser_cpu_s(scratch) - cpu))
                     await page.go(f"#run/{server.run}/settings")
-                rows.append([name, "", f"{statistics.median(seen[1:]):.2f} s", ""])
+                rows.append([name, "", *medians(seen[1:]), ""])
             seen = []
             for _ in range(ROUNDS):
-                began = time.monotonic()
+                began, cpu = time.monotonic(), browser_cpu_s(scratch)
                 await page.open(exported)
-                seen.append(time.monotonic() - began)
+                seen.append((time.monotonic() - began, browser_cpu_s(scratch) - cpu))
                 await page.call("Page.navigate", url="about:blank")
             name = f"an exported page of {EXPORTED} episodes"
-            rows.append([name, "2 s, 10 MB", f"{statistics.median(seen):.2f} s", size])
+            rows.append([name, "2 s, 10 MB", *medians(seen), size])
     return rows
+
+
+def medians(seen: list[tuple[float, float]]) -> list[str]:
+    """Of the CPU, and of the time."""
+    shown, cpu = (statistics.median(values) for values in zip(*seen, strict=True))
+    return [f"{cpu:.2f} s", f"{shown:.2f} s"]
+
+
+def browser_cpu_s(profile: str) -> float:
+    """CPU of all processes of the browser with this profile: those of its session."""
+    ticks, session = {}, None
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks[process.name] = int(fields[3]), int(fields[11]) + int(fields[12])
+            if profile in (process / "cmdline").read_text():
+                session = int(fields[3])
+    return sum(own for of, own in ticks.values() if of == session) / os.sysconf("SC_CLK_TCK")
 
 
 def ms(seconds: float) -> str:
@@ -239,7 +260,11 @@ def ms(seconds: float) -> str:
 def measure(run: Path, num_episodes: int, scratch: Path, *, is_written: bool) -> None:
     page_file = scratch / "page.html"
     command = [sys.executable, "-m", "areal_sdk", "view", str(run), "--export", str(page_file)]
+    began = os.times()
     subprocess.run([*command, "--episodes", str(EXPORTED)], check=True)
+    ended = os.times()
+    export_s = ended.children_user + ended.children_system
+    export_s -= began.children_user + began.children_system
     load = os.getloadavg()[0]
     with Server(run) as server:
         answers, memory = asyncio.run(ask(server))
@@ -250,8 +275,11 @@ def measure(run: Path, num_episodes: int, scratch: Path, *, is_written: bool) ->
         f"{ROUNDS}, on {os.cpu_count()} cores with a load of {load:.0f} by other work: CPU says more than the time of the "
         "request.\n\n"
         + table(("answer", "aim", "CPU of the server", "request", "kB"), answers)
-        + f"\n\n{memory}\n\n"
-        + table(("in Chromium, answers included", "aim", "shown after", "size"), pages)
+        + f"\n\n{memory} The export took {export_s:.1f} s of CPU.\n\n"
+        + table(
+            ("in Chromium, answers included", "aim", "CPU of Chromium", "shown after", "size"),
+            pages,
+        )
     )
     print(text)
     if is_written:

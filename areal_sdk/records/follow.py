@@ -6,7 +6,6 @@ at a run of 100,000 episodes costs as much as its newest lines. Only a resume, w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ class FollowedRun:
                 continue
             name, mark = one
             if (place := self._places.get(name)) is not None:
-                self.episodes[place] = replace(self.episodes[place], **mark)
+                self.episodes[place] = self.episodes[place]._replace(**mark)
         # Evaluations have files of their own, which were read after the others.
         self.episodes[start:] = sorted(self.episodes[start:], key=lambda one: one.time)
         self._places |= {one.id: start + n for n, one in enumerate(self.episodes[start:])}

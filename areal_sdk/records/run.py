@@ -1,7 +1,6 @@
 """`areal_sdk.Run`: a run's directory, for a notebook or a script."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,7 +64,7 @@ class Run:
         """One row an episode; with `where`, those of a condition: `"reward < 0.5 and step == 3"`."""
         found = reversed(Selection(where=where).of(self._run_dir))
         return [
-            {name: value for name, value in asdict(one).items() if name not in _PLACES}
+            {name: value for name, value in one._asdict().items() if name not in _PLACES}
             for one in found
         ]
 

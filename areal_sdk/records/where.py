@@ -7,7 +7,6 @@ A condition compares fields with numbers, words and texts, and joins comparisons
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NoReturn, get_args, get_type_hints
 
@@ -46,9 +45,9 @@ def _kind(hint: Any) -> type:
 
 FIELDS: Mapping[str, type] = MappingProxyType(
     {
-        field.name: _kind(get_type_hints(EpisodeSummary)[field.name])
-        for field in fields(EpisodeSummary)
-        if field.name not in _PLACES
+        name: _kind(hint)
+        for name, hint in get_type_hints(EpisodeSummary).items()
+        if name not in _PLACES
     }
 )
 """The names that a condition may use, and how their values are compared."""

@@ -233,5 +233,8 @@ def read_lines(
     for line in reversed(lines):
         if needle is not None and line.startswith(b'{"id":') and needle not in line:
             continue
-        with suppress(orjson.JSONDecodeError):
-            yield orjson.loads(line)
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        yield row

@@ -8,9 +8,10 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from types import UnionType
-from typing import Any
+from functools import lru_cache
+from operator import itemgetter
+from types import NoneType, UnionType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -32,22 +33,23 @@ _TYPES: Mapping[str, type | UnionType] = {
     **dict.fromkeys(("time", "duration_s"), _NUMBER),
 }
 """The types of the fields that every line of an episode has."""
-_OPTIONAL_TYPES: Mapping[str, type | UnionType] = {
+_ALL_TYPES: Mapping[str, type | UnionType] = {
+    **_TYPES,
     **dict.fromkeys(("dropped", "error"), str | None),
     **dict.fromkeys(("text", "task_key"), str),
     **dict.fromkeys(("version", "measures", "step"), int | None),
     **dict.fromkeys(("reward", "advantage"), _NUMBER | None),
     "turn_advantages": list,
     "success": bool | None,
+    "file": str,
 }
 _FILE = re.compile(rf"(eval-)?\d+({re.escape(RECORDS)}|{re.escape(OLD_RECORDS)})", re.ASCII)
 """The names that a file of records may have. A line of an earlier version names its file; a line must not choose any
 other file of this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSummary:
-    """One line of the index."""
+class EpisodeSummary(NamedTuple):
+    """One line of the index. A run has up to some 100,000: tuples are made in a third of the time."""
 
     id: str
     task_id: str
@@ -80,10 +82,10 @@ class EpisodeSummary:
     """The step after which an evaluation played the episode."""
 
 
-_FIELDS = frozenset(field.name for field in fields(EpisodeSummary))
-_REASONS = frozenset(DropReason)
-_EMPTY = dict.fromkeys(("version", "reward", "success", "dropped", "error"))
-"""The fields that a line leaves out if an episode has no value."""
+_VALUES = itemgetter(*EpisodeSummary._fields)
+_EMPTY = {**dict.fromkeys(EpisodeSummary._fields), **EpisodeSummary._field_defaults}
+"""The values of the fields that a line leaves out."""
+_REASONS: dict[str | None, Any] = {"": None, **{str(one): one for one in DropReason}}
 
 
 def checked(row: Any) -> dict[str, Any] | None:
@@ -102,13 +104,19 @@ def checked(row: Any) -> dict[str, Any] | None:
 
 def _is_episode(row: Mapping[str, Any]) -> bool:
     return (
-        all(isinstance(row.get(name), kind) for name, kind in _TYPES.items())
-        and all(
-            isinstance(row[name], kind) for name, kind in _OPTIONAL_TYPES.items() if name in row
-        )
+        _are_typed(tuple(row), tuple(map(type, row.values())))
         and row["offset"] >= 0
         and row["length"] >= 0
-        and ("file" not in row or _FILE.fullmatch(str(row["file"])) is not None)
+        and ("file" not in row or _FILE.fullmatch(row["file"]) is not None)
+    )
+
+
+@lru_cache(maxsize=256)
+def _are_typed(names: tuple[str, ...], kinds: tuple[type, ...]) -> bool:
+    """Whether an episode's line has all fields, and of their types. A run has few kinds of lines."""
+    return _TYPES.keys() <= set(names) and all(
+        issubclass(kind, _ALL_TYPES.get(name, object))
+        for name, kind in zip(names, kinds, strict=True)
     )
 
 
@@ -136,7 +144,7 @@ def _is_credit(credit: Any) -> bool:
     """Whether the value is the advantage of an episode, and those of its turns."""
     if not (isinstance(credit, list) and len(credit) == 2 and isinstance(credit[1], list)):
         return False
-    return all(isinstance(value, _NUMBER | None) for value in (credit[0], *credit[1]))
+    return {type(credit[0]), *map(type, credit[1])} <= {int, float, NoneType}
 
 
 def task_key(task: Task) -> str:
@@ -181,18 +189,17 @@ def summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> 
     return {name: value for name, value in row.items() if value is not None}
 
 
-def summary_of(row: Mapping[str, Any]) -> EpisodeSummary:
-    known = {**_EMPTY, **row}
-    for name in known.keys() - _FIELDS:
-        del known[name]
-    known["dropped"] = _reason(known["dropped"])
-    return EpisodeSummary(**known)
+def summary_of(row: Mapping[str, Any], mark: Mapping[str, Any], *, file: str) -> EpisodeSummary:
+    """The summary of a line, with what became of the episode later. `file` holds its record."""
+    known = {**_EMPTY, "file": file, **row, **mark}
+    known["dropped"] = _REASONS.get(known["dropped"], known["dropped"])
+    return EpisodeSummary._make(_VALUES(known))
 
 
 def marks_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The fields of a summary that a line knows of each episode that a step trained, or that was dropped later."""
     if "drops" in row:
-        return {name: {"dropped": _reason(row["drops"])} for name in row["ids"]}
+        return {key: {"dropped": _REASONS.get(row["drops"], row["drops"])} for key in row["ids"]}
     return {
         name: {"step": row["trained"], "advantage": advantage, "turn_advantages": tuple(by_turn)}
         for name, (advantage, by_turn) in row.get("credit", {}).items()
@@ -206,9 +213,3 @@ def _beginning(episode: Episode) -> str:
     called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)
     text = message.get("content") or " ".join(called)
     return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]
-
-
-def _reason(name: str | None) -> DropReason | str | None:
-    if not name:
-        return None
-    return DropReason(name) if name in _REASONS else name

@@ -295,7 +295,7 @@ def _episodes_of(
                 is_undone = undoing.undoes(row, mark.get("step"))
                 if not is_undone and undoing.is_undone(mark.get("step")):
                     mark = {}  # a caller's episode, which no step of the run has trained
-                yield summary_of({"file": f"{stem}{RECORDS}", **row, **mark}), is_undone
+                yield summary_of(row, mark, file=f"{stem}{RECORDS}"), is_undone
 
 
 def read_appended(
@@ -317,7 +317,7 @@ def read_appended(
                 if row is None:
                     on_unreadable(line)
                 elif "id" in row:
-                    yield summary_of({"file": f"{stem}{RECORDS}", **row})
+                    yield summary_of(row, {}, file=f"{stem}{RECORDS}")
                 elif "resumed" in row:
                     yield None
                 else:

@@ -141,7 +141,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
                 "verdict": verdict_of_run(run_dir),
                 "notices": told(run_dir.read_history()),
                 "ledger": ledger,
-                "episodes": episodes,
+                "episodes": [one._asdict() for one in episodes],
             }
         )
         return

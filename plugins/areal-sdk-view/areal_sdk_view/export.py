@@ -19,7 +19,7 @@ import orjson
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary
 from areal_sdk_view import api
-from areal_sdk_view.answers.episodes import ORDERS, row_of
+from areal_sdk_view.answers.episodes import ORDERS, ranked, row_of
 from areal_sdk_view.library import Library, OpenRun
 from areal_sdk_view.server import static_files
 
@@ -80,11 +80,8 @@ def _chosen(run: OpenRun, num: int) -> list[EpisodeSummary]:
     newest = run.episodes[::-1]
     chosen: dict[str, EpisodeSummary] = {}
     for order in CHOSEN_BY:
-        ranked = sorted(
-            (value, n) for n, one in enumerate(newest) if (value := ORDERS[order](one)) is not None
-        )
-        for _, n in ranked[: num // (len(CHOSEN_BY) + 1)]:
-            chosen[newest[n].id] = newest[n]
+        best = ranked(newest, ORDERS[order])[: num // (len(CHOSEN_BY) + 1)]
+        chosen |= {one.id: one for one in best}
     for one in newest:
         if len(chosen) >= num:
             break

@@ -4,10 +4,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from areal_sdk.records import FollowedRun, overview_of
+from areal_sdk.records import EpisodeSummary, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
 
 MAX_OPEN = 4
@@ -18,13 +19,34 @@ class NotThereError(Exception):
     """No such run, or no such part of a run."""
 
 
+@dataclass(slots=True)
+class _Places:
+    """The places of a list's episodes by the value of a field."""
+
+    of: list[EpisodeSummary]
+    num: int = 0
+    """Number of episodes that were looked at."""
+    by_value: dict[str, list[int]] = field(default_factory=dict)
+
+
 class OpenRun(FollowedRun):
     """A run in memory, with what views have read of its episodes."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
+        self._by_field: dict[str, _Places] = {}
         self.endings: dict[tuple[str, int], Ending] = {}
         """The endings of failed episodes by file and offset, where an episode never changes."""
+
+    def of(self, name: Literal["group", "task_id"], value: str) -> list[EpisodeSummary]:
+        """The episodes with this group or task, oldest first. Only those are looked at that came since the last call."""
+        known = self._by_field.get(name)
+        if known is None or known.of is not self.episodes:  # a resume: all was read again
+            known = self._by_field[name] = _Places(self.episodes)
+        for place in range(known.num, len(self.episodes)):
+            known.by_value.setdefault(getattr(self.episodes[place], name), []).append(place)
+        known.num = len(self.episodes)
+        return [self.episodes[place] for place in known.by_value.get(value, ())]
 
 
 class Library:

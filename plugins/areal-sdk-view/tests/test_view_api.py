@@ -18,6 +18,7 @@ from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.pieces import Pieces
 from areal_sdk_view.answers.tasks import through_training
 from areal_sdk_view.api import OF_RUN
+from areal_sdk_view.library import OpenRun
 
 
 async def get(client: aiohttp.ClientSession, path: str, status: int = 200, **query: str) -> Any:
@@ -218,7 +219,7 @@ async def test_attempts_at_a_task_are_those_of_one_split(runs: Path) -> None:
     for number in range(3):
         run.measure(Episode(f"eval-{number}", Task("t"), (), Outcome.scored(1.0)))
     run.close()
-    followed = FollowedRun(run.path)
+    followed = OpenRun(run.path)
     followed.refresh()
     of_train, of_eval = (
         through_training(followed, {"task": "t", **q}) for q in ({}, {"split": "eval"})
@@ -304,6 +305,27 @@ async def test_what_a_live_run_appends_is_read_on(
     newest = await get(client, "runs/guess-2/episodes", limit="1")
     assert newest["rows"][0]["step"] == STEPS + 1
     run.close()
+
+
+def test_the_episodes_of_a_group_are_found_in_a_run_that_grows_and_goes_back(runs: Path) -> None:
+    opened, path = OpenRun(runs / "guess-1"), runs / "guess-1"
+
+    def found() -> dict[str, list[str]]:
+        opened.refresh()
+        groups = {one.group for one in opened.episodes}
+        for group in groups:
+            alike = [one for one in opened.episodes if one.group == group]
+            assert opened.of("group", group) == alike
+        return {group: [one.id for one in opened.of("group", group)] for group in groups}
+
+    before = found()
+    run = RecordedRun(path)
+    write_step(run, STEPS + 1)
+    assert found().keys() - before.keys() == {f"train-{STEPS + 1}"}
+    run.resume(STEPS - 1)
+    run.close()
+    assert f"train-{STEPS}" not in found()
+    assert opened.of("group", f"train-{STEPS}") == []
 
 
 async def test_an_assistant_opens_a_place_in_every_tab(client: aiohttp.ClientSession) -> None:

@@ -1,8 +1,8 @@
 """The table of episodes: conditions, orders, full-text search, and one line a row."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -28,7 +28,7 @@ ORDERS: Mapping[str, Callable[[EpisodeSummary], float | None]] = {
 
 
 def row_of(one: EpisodeSummary) -> dict[str, Any]:
-    return {name: value for name, value in asdict(one).items() if name not in _HIDDEN}
+    return {name: value for name, value in one._asdict().items() if name not in _HIDDEN}
 
 
 def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
@@ -44,10 +44,7 @@ def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
         key = ORDERS.get(order)
         if key is None:
             raise ValueError(f"no order {order!r}; known: newest, {', '.join(ORDERS)}")
-        ranked = sorted(
-            ((value, n) for n, one in enumerate(found) if (value := key(one)) is not None)
-        )
-        found = [found[n] for _, n in ranked]
+        found = ranked(found, key)
     answer: dict[str, Any] = {"total": len(run.episodes), "found": len(found), "scanned": None}
     if text := query.get("text"):
         start = int(query.get("scanned") or 0)
@@ -56,16 +53,24 @@ def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     return {**answer, "rows": [row_of(one) for one in found[offset : offset + limit]]}
 
 
+def ranked(
+    found: Sequence[EpisodeSummary], key: Callable[[EpisodeSummary], float | None]
+) -> list[EpisodeSummary]:
+    """Those that have the value, smallest first, in their order where it is the same."""
+    valued = [(value, one) for one in found if (value := key(one)) is not None]
+    return [one for _, one in sorted(valued, key=itemgetter(0))]
+
+
 def _admitted(run: OpenRun, query: Mapping[str, str]) -> Iterator[EpisodeSummary]:
     """The episodes that the query leaves, newest first."""
     where, group, task = query.get("where"), query.get("group"), query.get("task")
     failure = query.get("failure")
+    among = run.of("group", group) if group else run.of("task_id", task) if task else run.episodes
     condition = parse_condition(where) if where else None
     members = members_of(run, failure) if failure else None
-    for one in reversed(run.episodes):
+    for one in reversed(among):
         if (
-            (not group or one.group == group)
-            and (not task or one.task_id == task)
+            (not task or one.task_id == task)
             and (members is None or one.id in members)
             and (condition is None or condition(one))
         ):

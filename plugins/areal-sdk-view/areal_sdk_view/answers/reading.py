@@ -6,12 +6,12 @@ from typing import Any
 import orjson
 
 from areal_sdk import Episode
-from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun
+from areal_sdk.records import EpisodeRecord, EpisodeTokens
 from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.messages import conversation, cut
 from areal_sdk_view.answers.pieces import pieces_of
-from areal_sdk_view.library import NotThereError
+from areal_sdk_view.library import NotThereError, OpenRun
 
 JSON = dict[str, Any]
 
@@ -19,7 +19,7 @@ TEXT_PART = 200_000
 """Characters of a long text in one answer."""
 
 
-def read(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """The episode `id`: facts, siblings, conversation and turns; texts cut."""
     record = _record(run, query)
     episode, summary = record.episode, run.find(query["id"])
@@ -42,15 +42,14 @@ def read(run: FollowedRun, query: Mapping[str, str]) -> JSON:
         "attempt": episode.attempt,
         "siblings": [
             {"id": one.id, "reward": one.reward, "advantage": one.advantage, "dropped": one.dropped}
-            for one in run.episodes
-            if summary.group and one.group == summary.group
+            for one in (run.of("group", summary.group) if summary.group else ())
         ],
         "messages": [{**message, "blocks": [*map(cut, message["blocks"])]} for message in messages],
         "turns": [_turn(record, index) for index in range(len(episode.turns))],
     }
 
 
-def read_text(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+def read_text(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """A part of a long text: block `block` of message `message`, from character `start` on."""
     messages = conversation(_record(run, query).episode)
     message, block = int(query.get("message", "")), int(query.get("block", ""))
@@ -62,7 +61,7 @@ def read_text(run: FollowedRun, query: Mapping[str, str]) -> JSON:
     return {"text": text[start : start + TEXT_PART], "length": len(text)}
 
 
-def read_tokens(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """Every token of the episode once, as columns, and the segments of its turns.
 
     Where a prompt begins like an earlier turn, the segment holds the rest: `start` is the place in the whole.
@@ -106,7 +105,7 @@ def _step(seen: EpisodeTokens) -> JSON:
     }
 
 
-def _record(run: FollowedRun, query: Mapping[str, str]) -> EpisodeRecord:
+def _record(run: OpenRun, query: Mapping[str, str]) -> EpisodeRecord:
     summary = run.find(query.get("id", ""))
     if summary is None:
         raise NotThereError(f"no episode {query.get('id')!r} in this run")

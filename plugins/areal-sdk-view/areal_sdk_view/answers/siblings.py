@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens, FollowedRun
+from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens
 from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.pieces import pieces_of
-from areal_sdk_view.library import NotThereError
+from areal_sdk_view.library import NotThereError, OpenRun
 
 MAX_SIBLINGS = 64
 MAX_TOKENS = 1500
@@ -18,14 +18,14 @@ CONTEXT = 40
 """Tokens before that point that are shown unfolded."""
 
 
-def align(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+def align(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     """The attempts of `group`: what they have in common, and what each says after that.
 
     Attempts that stay together longer stand beside each other: each says how many of its tokens, after the common
     ones, are those of the attempt above.
     """
     group = query.get("group", "")
-    found = [one for one in run.episodes if one.group == group and group][-MAX_SIBLINGS:]
+    found = run.of("group", group)[-MAX_SIBLINGS:] if group else []
     if not found:
         raise NotThereError(f"no group {group!r} in this run")
     records = [run.record(one) for one in found]

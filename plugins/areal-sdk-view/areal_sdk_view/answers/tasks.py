@@ -9,7 +9,7 @@ from typing import Any
 from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.failures import split_of
-from areal_sdk_view.library import NotThereError
+from areal_sdk_view.library import NotThereError, OpenRun
 
 WINDOWS = 12
 """A task's attempts are seen in so many windows of equal numbers of them, at most."""
@@ -56,11 +56,11 @@ def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def through_training(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+def through_training(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     """The attempts at `task`, and a band of windows over them. They are of one `split`, by default `train` if
     the task was trained."""
     task = query.get("task", "")
-    of_task = [one for one in run.episodes if one.task_id == task]
+    of_task = run.of("task_id", task)
     splits = list(dict.fromkeys(one.split for one in of_task))
     split = query.get("split") or ("train" if "train" in splits else "".join(splits[:1]))
     found = [one for one in of_task if one.split == split]
