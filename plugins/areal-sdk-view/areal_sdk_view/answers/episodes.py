@@ -1,7 +1,7 @@
 """The table of episodes: conditions, orders, full-text search, and one line a row."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -37,7 +37,7 @@ def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     A search by `text` reads whole episodes, newest first and for a moment: the answer says how many it has
     `scanned`, and the next request goes on there.
     """
-    found = list(_admitted(run, query))
+    found = _admitted(run, query)
     offset, limit = int(query.get("offset") or 0), min(int(query.get("limit") or 100), MAX_ROWS)
     order = query.get("order") or "newest"
     if order != "newest":
@@ -61,20 +61,19 @@ def ranked(
     return [one for _, one in sorted(valued, key=itemgetter(0))]
 
 
-def _admitted(run: OpenRun, query: Mapping[str, str]) -> Iterator[EpisodeSummary]:
+def _admitted(run: OpenRun, query: Mapping[str, str]) -> list[EpisodeSummary]:
     """The episodes that the query leaves, newest first."""
-    where, group, task = query.get("where"), query.get("group"), query.get("task")
-    failure = query.get("failure")
+    group, task = query.get("group"), query.get("task")
     among = run.of("group", group) if group else run.of("task_id", task) if task else run.episodes
-    condition = parse_condition(where) if where else None
-    members = members_of(run, failure) if failure else None
-    for one in reversed(among):
-        if (
-            (not task or one.task_id == task)
-            and (members is None or one.id in members)
-            and (condition is None or condition(one))
-        ):
-            yield one
+    found = among[::-1]
+    if group and task:
+        found = [one for one in found if one.task_id == task]
+    if failure := query.get("failure"):
+        members = members_of(run, failure)
+        found = [one for one in found if one.id in members]
+    if where := query.get("where"):
+        found = [*filter(parse_condition(where), found)]
+    return found
 
 
 def _search(
