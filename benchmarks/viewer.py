@@ -236,7 +236,7 @@ async def show(server: Server, exported: str, size: str) -> list[list[str]]:
 
 
 def medians(seen: list[tuple[float, float]]) -> list[str]:
-    """Of the CPU, and of the time."""
+    """The median of the CPU, and that of the time."""
     shown, cpu = (statistics.median(values) for values in zip(*seen, strict=True))
     return [f"{cpu:.2f} s", f"{shown:.2f} s"]
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from view_runs import ATTACK, GROUP, STEPS, add_failures, evaluate, write_step
 
+import areal_sdk_view
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
 from areal_sdk.testing import RecordedRun
@@ -19,6 +20,9 @@ from areal_sdk_view.answers.pieces import Pieces
 from areal_sdk_view.answers.tasks import through_training
 from areal_sdk_view.api import OF_RUN
 from areal_sdk_view.library import OpenRun
+
+MOST_LINES = 5000
+"""Lines of the viewer, in all its languages."""
 
 
 async def get(client: aiohttp.ClientSession, path: str, status: int = 200, **query: str) -> Any:
@@ -375,3 +379,9 @@ def test_what_a_step_made_of_a_token_is_a_column_with_the_reason() -> None:
 @pytest.mark.parametrize("token", [0, 5])
 def test_tokens_without_a_tokenizer_are_their_ids(token: int) -> None:
     assert Pieces(None).of(token) == f"{token} "
+
+
+def test_the_source_of_the_viewer_can_be_read_in_an_afternoon() -> None:
+    package = Path(areal_sdk_view.__file__).parent
+    files = [*package.rglob("*.py"), *(package / "static").rglob("*.*")]
+    assert sum(len(file.read_bytes().splitlines()) for file in files) < MOST_LINES

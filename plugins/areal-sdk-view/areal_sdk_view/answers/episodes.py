@@ -56,7 +56,7 @@ def select(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 def ranked(
     found: Sequence[EpisodeSummary], key: Callable[[EpisodeSummary], float | None]
 ) -> list[EpisodeSummary]:
-    """Those that have the value, smallest first, in their order where it is the same."""
+    """The episodes that have the value, smallest first; in their order where it is the same."""
     valued = [(value, one) for one in found if (value := key(one)) is not None]
     return [one for _, one in sorted(valued, key=itemgetter(0))]
 
