@@ -35,8 +35,8 @@ The tree is whole. A name with a file in brackets stands in that file, because o
   - SessionClosedError [gateway/errors.py]: a turn came after the end of its episode
   - TemplateRefusalError [gateway/errors.py]: the model's chat template does not accept this conversation
   - TooManyTokensError [gateway/errors.py]: a text has more tokens than its caller can use
-  - CheckpointError [telemetry/directories.py]: a checkpoint could not be written or read
-    + DamagedError [telemetry/directories.py]: the files of a checkpoint are not those that were written
+  - CheckpointError: a checkpoint could not be written or read
+    + DamagedError: the files of a checkpoint are not those that were written
   - PushError [loop/export/hub.py]: an exported model was not uploaded
   - MeasureError [loop/export/measure.py]: the exported files could not be measured
   - ConformanceError [testing/conformance.py]: a plugin breaks a contract
@@ -181,6 +181,14 @@ def raised_here(kind: type[ConfigError] | type[ProcessError]) -> Iterator[None]:
 
 class WaitTimeoutError(ArealError):
     """A named wait reached its deadline."""
+
+
+class CheckpointError(ArealError):
+    """A checkpoint could not be written or read. Earlier checkpoints are unchanged."""
+
+
+class DamagedError(CheckpointError):
+    """The files of a checkpoint are not those that were written."""
 
 
 class StorageError(ArealError):

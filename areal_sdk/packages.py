@@ -82,6 +82,11 @@ PACKAGES = (
         },
     ),
     Package("areal-sdk-mcp", {"environment": ("mcp",)}),
+    Package(
+        "areal-sdk-mirror",
+        {"command": ("fetch",), "setting": ("run.mirror",)},
+        extra="mirror",
+    ),
     Package("areal-sdk-openenv", {"environment": ("openenv",), "dataset": ("openenv",)}),
     Package("areal-sdk-otel", {"observer": ("otel",)}),
     Package("areal-sdk-plan", {"command": ("plan",)}, extra="plan"),

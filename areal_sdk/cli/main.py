@@ -42,7 +42,6 @@ COMMANDS = {
     "why": "Say what keeps a run from learning.",
     "explain": "Explain a token: who sampled it, and what a step made of it.",
     "runs": "List runs, newest first, or compare some of them.",
-    "fetch": "Copy a run from its mirror.",
     "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, or check that a plugin keeps its contracts.",

@@ -15,8 +15,10 @@ from typing import Any, BinaryIO
 
 from areal_sdk.errors import (
     ArealError,
+    CheckpointError,
     ChildDiedError,
     ConfigError,
+    DamagedError,
     MemoryShortError,
     ProcessError,
     RemoteError,
@@ -39,7 +41,6 @@ from areal_sdk.process import (
     gpus_of,
 )
 from areal_sdk.process.threads import in_thread
-from areal_sdk.telemetry.directories import CheckpointError, DamagedError
 from areal_sdk.trainer import (
     Demonstration,
     IdleGroups,

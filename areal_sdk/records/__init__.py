@@ -11,7 +11,9 @@ from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.tokens import EpisodeTokens, TurnTokens
 from areal_sdk.records.where import parse_condition
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.checksums import describe, first_change
 from areal_sdk.telemetry.episode_log import LEARNT
+from areal_sdk.telemetry.parts import Part, list_files, list_weights
 from areal_sdk.telemetry.token_log import TokenFlag
 
 __all__ = [
@@ -21,12 +23,17 @@ __all__ = [
     "EpisodeSummary",
     "EpisodeTokens",
     "FollowedRun",
+    "Part",
     "RunFate",
     "RunOverview",
     "TokenFlag",
     "TurnTokens",
+    "describe",
     "differing_settings",
     "figures_of",
+    "first_change",
+    "list_files",
+    "list_weights",
     "overview_of",
     "parse_condition",
     "wilson",

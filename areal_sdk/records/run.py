@@ -82,6 +82,12 @@ class Run:
         """The command or Python call that resumes the run."""
         return self._run_dir.how_to_resume()
 
+    def write_report(self) -> Path:
+        """Write `report.html`, the run as one page, as it is now; returns its path."""
+        from areal_sdk.records.report import write_report
+
+        return write_report(self._run_dir)
+
     def tokens(self, step: int) -> StepTokens | None:
         """The record of the tokens of a step; None if there is none."""
         return self._run_dir.read_tokens(step)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.telemetry.directories import DamagedError
+from areal_sdk.errors import DamagedError
 
 JSON = Any
 
@@ -22,12 +22,6 @@ SMALL_BYTES = 16 * 2**20
 CHUNK_BYTES = 16 * 2**20
 NUM_THREADS = 8
 """Number of files that are read at once, for example one for each rank that wrote: checksums do not hold Python's lock."""
-
-
-def files_below(directory: Path) -> list[str]:
-    """The files in `directory` and below, by their relative names."""
-    found = (path for path in directory.rglob("*") if path.is_file())
-    return sorted(path.relative_to(directory).as_posix() for path in found)
 
 
 def describe(directory: Path, names: list[str]) -> dict[str, JSON]:

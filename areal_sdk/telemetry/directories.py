@@ -12,20 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from areal_sdk.errors import ArealError
+from areal_sdk.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
 _PARTIAL, _OLD = ".partial", ".old"
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class CheckpointError(ArealError):
-    """A checkpoint could not be written or read. Earlier checkpoints are unchanged."""
-
-
-class DamagedError(CheckpointError):
-    """The files of a checkpoint are not those that were written."""
 
 
 @contextmanager

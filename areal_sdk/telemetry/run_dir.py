@@ -363,6 +363,11 @@ def is_address(text: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+:/", text) is not None
 
 
+def is_mirror(run: str | Path) -> bool:
+    """Whether `run` names the mirror of a run and not a run directory."""
+    return is_address(str(run)) or (Path(run) / "mirror.json").is_file()
+
+
 def refuse_address(text: str) -> None:
     """Raise ConfigError for an address in place of a directory. It may be the mirror of a run."""
     if is_address(text):

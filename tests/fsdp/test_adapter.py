@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_sdk.config import RunSection
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import CheckpointError, ConfigError
 from areal_sdk.fsdp.adapter import WithoutAdapter
 from areal_sdk.fsdp.checkpoint import (
     export_checkpoint,
@@ -31,7 +31,6 @@ from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.models.checkpoint import ADAPTER, copy_all_but_weights, stored_dtypes
 from areal_sdk.models.families import TRAINED_FAMILIES, adapted_layers
 from areal_sdk.models.tiny import make_tiny_model
-from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration
 from tests.toolbox.families import saved
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from areal_sdk.config import RunSection
+from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.checkpoint import (
     export_model,
     load_checkpoint,
@@ -29,12 +30,7 @@ from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.policy import Policy, load_policy
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.telemetry.directories import (
-    CheckpointError,
-    forget_old,
-    recover,
-    whole_directory,
-)
+from areal_sdk.telemetry.directories import forget_old, recover, whole_directory
 from areal_sdk.trainer import Demonstration
 
 from .episodes import make_groups

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
+from areal_sdk.errors import CheckpointError, ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.fsdp.checkpoint import load_checkpoint
 from areal_sdk.fsdp.checkpoint.saving import alone_is_fine
 from areal_sdk.fsdp.directories import PublishDir
@@ -27,7 +27,6 @@ from areal_sdk.fsdp.group_wire import encode_groups
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
-from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import TrajectoryGroup
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config.sections.learning import FIRST_LEARNING_RATE
+from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
@@ -31,7 +32,6 @@ from areal_sdk.fsdp.step.trust_region import (
     summary,
 )
 from areal_sdk.telemetry.checksums import MANIFEST_FILE, write_manifest
-from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 from .episodes import make_groups

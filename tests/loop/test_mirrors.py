@@ -13,8 +13,8 @@ import pytest
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.mirror.layout import names_there
-from areal_sdk.telemetry.mirror.store import Store, open_store
+from areal_sdk_mirror.layout import names_there
+from areal_sdk_mirror.store import Store, open_store
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,

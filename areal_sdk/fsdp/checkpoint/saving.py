@@ -20,19 +20,14 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import fingerprint
 from areal_sdk.telemetry.checksums import check_files, write_manifest
-from areal_sdk.telemetry.directories import (
-    CheckpointError,
-    begin,
-    cannot_write,
-    commit,
-    partial_of,
-)
+from areal_sdk.telemetry.directories import begin, cannot_write, commit, partial_of
 
 JSON = Any
 

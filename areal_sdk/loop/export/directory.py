@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import CheckpointError, ConfigError
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.loop.export.card import Exported, Figures, base_of, lineage, model_card
@@ -30,7 +30,7 @@ from areal_sdk.models.checkpoint import (
 from areal_sdk.models.families import read_config, stored_dtype
 from areal_sdk.models.rounding import Rounding, rounding_of
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.directories import OUT_OF_SPACE, CheckpointError, whole_directory
+from areal_sdk.telemetry.directories import OUT_OF_SPACE, whole_directory
 from areal_sdk.telemetry.run_dir import MEASURED_FILE
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from areal_sdk.config import Config
-from areal_sdk.errors import ArealError, cause_of
+from areal_sdk.errors import ArealError, DamagedError, cause_of
 from areal_sdk.loop.learning.state import Checkpoints, RunState, way_around
 from areal_sdk.loop.plan.models import FINAL, FoundModel, keep_description
 from areal_sdk.loop.progress import Progress
 from areal_sdk.models.rounding import LITTLE, Rounding
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.directories import DamagedError
 from areal_sdk.trainer import Trainer
 
 T = TypeVar("T")

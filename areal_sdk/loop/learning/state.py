@@ -14,12 +14,12 @@ from typing import Any
 from areal_sdk.config import Config
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.config.tables import as_written
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, DamagedError
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.checksums import check_files
-from areal_sdk.telemetry.directories import DamagedError, forget_old
+from areal_sdk.telemetry.directories import forget_old
 from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.telemetry.metrics import last_event
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets

@@ -32,8 +32,14 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.metrics import last_event
-from areal_sdk.telemetry.mirror.layout import is_mirror
-from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, refuse_address, scores_of
+from areal_sdk.telemetry.run_dir import (
+    BEST,
+    WAITING,
+    is_mirror,
+    read_measured,
+    refuse_address,
+    scores_of,
+)
 from areal_sdk.trainer import PresetSpec, Trainer
 
 logger = logging.getLogger(__name__)

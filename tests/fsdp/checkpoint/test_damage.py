@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.checkpoint import check_files, export_checkpoint, load_checkpoint
 from areal_sdk.fsdp.checkpoint.saving import save_checkpoint
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.telemetry.checksums import MANIFEST_FILE
-from areal_sdk.telemetry.directories import CheckpointError
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.checkpoint import MANIFEST_FILE, Saver, load_checkpoint
 from areal_sdk.fsdp.checkpoint.saving import Snapshot
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.telemetry.directories import CheckpointError
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
 

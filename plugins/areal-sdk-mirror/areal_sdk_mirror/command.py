@@ -4,10 +4,8 @@ from pathlib import Path
 
 import click
 
-from areal_sdk.cli.main import OnceCommand
 
-
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("mirror")
 @click.option(
     "--to",
@@ -17,7 +15,9 @@ from areal_sdk.cli.main import OnceCommand
     help="The new run directory; default: runs/NAME.",
 )
 def fetch(mirror: str, directory: Path | None) -> None:
-    """Copy the run that is mirrored at MIRROR (its run.mirror), with all its checkpoints.
+    """Copy a run from its mirror.
+
+    MIRROR is the run.mirror of the run. All checkpoints are copied.
 
     \b
     areal-sdk fetch s3://bucket/runs/NAME
@@ -25,10 +25,7 @@ def fetch(mirror: str, directory: Path | None) -> None:
 
     `areal-sdk train --resume MIRROR` fetches what it needs by itself.
     """
-    from areal_sdk.loop.mirrored import fetch_whole
-    from areal_sdk.records.report import write_report
+    from areal_sdk_mirror.fetching import fetch_whole
 
-    run = fetch_whole(mirror, directory)
-    if run.has_begun():
-        write_report(run)  # the mirror has that of the run's last end, if any
-    click.echo(f"{run.path}; look at it with: areal-sdk inspect {run.path}")
+    path = fetch_whole(mirror, directory)
+    click.echo(f"{path}; look at it with: areal-sdk inspect {path}")

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, DamagedError
+from areal_sdk.records import list_files, list_weights
 from areal_sdk.telemetry import MetricsLog, RunDir
-from areal_sdk.telemetry.directories import DamagedError, whole_directory
+from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.episode_log import EpisodeWriter
-from areal_sdk.telemetry.mirror.keeper import MirrorKeeper
-from areal_sdk.telemetry.mirror.layout import Whole, names_there
-from areal_sdk.telemetry.mirror.store import FolderStore, FsspecStore, Store, open_store
 from areal_sdk.types import Episode, Outcome, Task
-from tests.telemetry.mirrored import contents, copier_of, fetched, write_step
+from areal_sdk_mirror.keeper import MirrorKeeper
+from areal_sdk_mirror.layout import Whole, names_there
+from areal_sdk_mirror.store import FolderStore, FsspecStore, Store, open_store
+from tests.mirror.mirrored import contents, copier_of, fetched, write_step
 from tests.toolbox.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -254,8 +255,8 @@ def test_no_index_at_the_mirror_names_a_line_that_is_not_there(run: RunDir, tmp_
 def test_a_mirror_that_fails_is_said_once_and_is_up_to_date_in_the_end(
     run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.telemetry.mirror.keeper.FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr("areal_sdk.telemetry.mirror.keeper.MAX_PAUSE_S", 0.02)
+    monkeypatch.setattr("areal_sdk_mirror.keeper.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("areal_sdk_mirror.keeper.MAX_PAUSE_S", 0.02)
     store = Broken(tmp_path / "shared")
     keeper = MirrorKeeper(copier_of(run, store), url=store.url, how_to_resume="resume it")
     store.num_good = 0
@@ -302,3 +303,29 @@ def test_what_is_no_mirror_or_cannot_be_reached_is_refused_with_the_cure(tmp_pat
         open_store("no-such-scheme://x")
     with pytest.raises(ConfigError, match="areal-sdk fetch s3://bucket/run"):
         RunDir.open(Path("s3://bucket/run"))
+
+
+def test_a_run_lists_its_parts_and_leaves_out_those_of_the_machine(run: RunDir) -> None:
+    writer = EpisodeWriter(run.episodes, file_bytes=1)
+    for number in range(2):
+        writer.write(Episode(f"episode-{number}", Task("task"), (), Outcome.scored(1.0)))
+    writer.close()
+    run.write_live({"pid": 1})
+    run.logs.mkdir()
+    (run.logs / "engine.log").touch()
+    (run.path / "flight.jsonl").touch()
+    (run.path / ".lock").touch()
+    write_step(run, 1)
+    (run.checkpoints / ".step-000002.partial").mkdir()
+    assert [part.key for part in list_weights(run.path)] == ["checkpoints/step-000001"]
+    files = {part.key: part for part in list_files(run.path)}
+    assert [*files] == [
+        "began.json",
+        "config.toml",
+        "episodes/000001.episodes",
+        "episodes/000001.index",
+        "episodes/000002.episodes",
+        "episodes/000002.index",
+    ]
+    assert [key for key, part in files.items() if part.grows] == [*files][4:]
+    assert [key for key, part in files.items() if part.is_index] == [*files][3::2]

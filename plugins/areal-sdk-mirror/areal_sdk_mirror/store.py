@@ -4,24 +4,28 @@ A file appears there whole or not at all. Every call blocks, and may fail with t
 """
 
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from areal_sdk.errors import ConfigError
-from areal_sdk.telemetry.files import PRIVATE, PRIVATE_DIRECTORY
-from areal_sdk.telemetry.run_dir import without_secrets
+from areal_sdk.errors import ConfigError, DamagedError
+
+PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
+"""Permissions of files and directories: for the user alone, as in run directories."""
 
 _PARTIAL = ".partial"
+_LOGIN = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)[^/@\s]+@")
+"""A user with a password. In addresses of Azure, the container stands there."""
 
 
 class Store(ABC):
     """Files by key, such as `checkpoints/step-000020.json`."""
 
     def __init__(self, url: str) -> None:
-        self.url: str = without_secrets({"url": url.rstrip("/")})["url"]
+        self.url: str = _LOGIN.sub("", url.rstrip("/"))
         """Address for messages: without a password."""
 
     def at(self, key: str) -> str:
@@ -164,3 +168,19 @@ def open_store(url: str) -> Store:
     if separator and scheme != "file":
         return FsspecStore(url)
     return FolderStore(Path(rest if separator else url).expanduser().absolute())
+
+
+CURE = "see to the address, the rights there and the network"
+
+
+@contextmanager
+def reached(what: str) -> Iterator[None]:
+    """Raise ConfigError if a store fails in the block, because every store has errors of its own."""
+    try:
+        yield
+    except (ConfigError, DamagedError):
+        raise
+    except Exception as exc:
+        raise ConfigError(
+            f"{what} cannot be read or written ({type(exc).__name__}: {exc}): {CURE}"
+        ) from exc

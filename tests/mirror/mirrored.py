@@ -4,9 +4,9 @@ from pathlib import Path
 
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import forget_old, whole_directory
-from areal_sdk.telemetry.mirror.copying import Copier
-from areal_sdk.telemetry.mirror.fetching import fetch_run
-from areal_sdk.telemetry.mirror.store import Store
+from areal_sdk_mirror.copying import Copier
+from areal_sdk_mirror.fetching import fetch_run
+from areal_sdk_mirror.store import Store
 
 
 def write_step(run: RunDir, step: int, *, size: int = 100, keep: int = 2) -> Path:
@@ -19,13 +19,14 @@ def write_step(run: RunDir, step: int, *, size: int = 100, keep: int = 2) -> Pat
 
 
 def copier_of(run: RunDir, store: Store, *, keep: int = 2) -> Copier:
-    copier = Copier(run, store, keep=keep)
+    copier = Copier(run.path, store, keep=keep)
     copier.take()
     return copier
 
 
 def fetched(store: Store, path: Path) -> RunDir:
-    return fetch_run(store, path, choose=lambda names: names)
+    fetch_run(store, path, choose=lambda names: names)
+    return RunDir.open(path)
 
 
 def contents(run: RunDir) -> dict[str, bytes]:

@@ -6,8 +6,8 @@ import threading
 import time
 from contextlib import suppress
 
-from areal_sdk.telemetry.mirror.copying import Copier
-from areal_sdk.telemetry.mirror.layout import TakenOverError
+from areal_sdk_mirror.copying import Copier
+from areal_sdk_mirror.layout import TakenOverError
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ import pytest
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.episode_log import EpisodeWriter
-from areal_sdk.telemetry.mirror.layout import names_there
-from areal_sdk.telemetry.mirror.store import open_store
 from areal_sdk.types import Episode, Outcome, Task
-from tests.telemetry.mirrored import contents, copier_of, fetched, write_step
-
-from .killed import Killer, open_killer
+from areal_sdk_mirror.layout import names_there
+from areal_sdk_mirror.store import open_store
+from tests.mirror.killed import Killer, open_killer
+from tests.mirror.mirrored import contents, copier_of, fetched, write_step
 
 pytestmark = pytest.mark.long
 

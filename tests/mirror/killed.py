@@ -1,6 +1,6 @@
 """Copies to and from a mirror that are killed on the way.
 
-python -m tests.telemetry.killed      # a line of JSON for each: `run`, `mirror`, `fetch_to`, `at`
+python -m tests.mirror.killed      # a line of JSON for each: `run`, `mirror`, `fetch_to`, `at`
 
 Answers `killed`, or `done` where the copy took fewer than `at` changes. A fork copies, and kills itself with SIGKILL at the
 change number `at` of a file system, half a file included.
@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.mirror.copying import Copier
-from areal_sdk.telemetry.mirror.fetching import fetch_run
-from areal_sdk.telemetry.mirror.store import open_store
+from areal_sdk_mirror.copying import Copier
+from areal_sdk_mirror.fetching import fetch_run
+from areal_sdk_mirror.store import open_store
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "shutil.rmtree")
 WRITES = os.O_WRONLY | os.O_RDWR
@@ -48,7 +47,7 @@ class Killer:
 
 @contextmanager
 def open_killer() -> Iterator[Killer]:
-    command = [sys.executable, "-m", "tests.telemetry.killed"]
+    command = [sys.executable, "-m", "tests.mirror.killed"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -81,7 +80,7 @@ def act(mirror: str, at: int, run: str = "", fetch_to: str = "") -> None:
     if fetch_to:
         fetch_run(store, Path(fetch_to), choose=lambda names: names)
         return
-    copier = Copier(RunDir(Path(run)), store, keep=1)
+    copier = Copier(Path(run), store, keep=1)
     copier.take()
     copier.copy(is_last=True)
 

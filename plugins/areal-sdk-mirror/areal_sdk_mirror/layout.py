@@ -8,27 +8,24 @@ checkpoints/NAME.json            {"folder": ..., "files": {...}, "crc32": ...}: 
 checkpoints/NAME.9ae04c11/       their files. The number is a checksum, so that new weights of a name never
                                  mix with old ones
 
-The logs, `live.json` and `flight.jsonl` are of one machine, and stay there.
+The parts of a run directory that are there are those of `areal_sdk.records.list_weights` and `list_files`.
 """
 
 import json
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-from areal_sdk.telemetry.checksums import checksum_of
-from areal_sdk.telemetry.directories import DamagedError
-from areal_sdk.telemetry.mirror.store import Store
-from areal_sdk.telemetry.run_dir import is_address
+from areal_sdk.errors import DamagedError
+from areal_sdk_mirror.store import Store
 
 SIGN = "mirror.json"
+"""File by which the core, too, knows a mirror (`areal_sdk.telemetry.run_dir.is_mirror`)."""
 ID_FILE = "id.json"
 """File in the run directory with the directory's own `Sign`. It stays there, since the mirror has `mirror.json`."""
 CHECKPOINTS = "checkpoints"
-EPISODES = "episodes"
-TOKENS = "tokens"
-FOLDERS = (EPISODES, TOKENS, "model")
 MARKER = ".json"
 
 
@@ -76,6 +73,20 @@ def names_there(store: Store) -> list[str]:
     return sorted(name.removesuffix(MARKER) for name in there if name.endswith(MARKER))
 
 
+def step_of(name: str) -> int | None:
+    """The step of a checkpoint from which a run goes on; None for other weights.
+
+    >>> step_of("step-000020"), step_of("best")
+    (20, None)
+    """
+    match = re.fullmatch(r"step-(\d+)", name)
+    return int(match[1]) if match else None
+
+
+def checksum_of(values: Any) -> str:
+    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
 class TakenOverError(Exception):
     """The mirror was taken over: another run, or this run on another machine, writes to it now."""
 
@@ -112,8 +123,3 @@ def read_sign(store: Store) -> Sign | None:
         return Sign.of(json.loads(content))
     except (ValueError, KeyError, TypeError) as exc:
         raise DamagedError(f"{store.at(SIGN)} has changed since it was written") from exc
-
-
-def is_mirror(run: str | Path) -> bool:
-    """Whether `url` names the mirror of a run and not a run directory."""
-    return is_address(str(run)) or (Path(run) / SIGN).is_file()

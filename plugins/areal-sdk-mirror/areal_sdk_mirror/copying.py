@@ -1,34 +1,30 @@
 """Copies the parts of a run directory that its mirror lacks."""
 
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from areal_sdk.telemetry.checksums import describe, files_below
-from areal_sdk.telemetry.directories import DamagedError
-from areal_sdk.telemetry.episode_log import growing_files
-from areal_sdk.telemetry.files import read_json, write_atomically
-from areal_sdk.telemetry.live.flight import FLIGHT
-from areal_sdk.telemetry.mirror.layout import (
+from areal_sdk.errors import DamagedError
+from areal_sdk.records import Part, describe, list_files, list_weights
+from areal_sdk_mirror.layout import (
     CHECKPOINTS,
-    EPISODES,
-    FOLDERS,
     ID_FILE,
     MARKER,
     SIGN,
-    TOKENS,
     Sign,
     TakenOverError,
     Whole,
     names_there,
     read_sign,
 )
-from areal_sdk.telemetry.mirror.store import Store
-from areal_sdk.telemetry.run_dir import RunDir
+from areal_sdk_mirror.store import FolderStore, Store
+
+REPORT = "report.html"
 
 _Stamp = tuple[object, ...]
 """Stamp of a file, or of a directory's files. A different stamp means that something was written."""
@@ -37,9 +33,9 @@ _Stamp = tuple[object, ...]
 class Copier:
     """Brings a mirror up to date: `sign` it, then `copy`. A part is copied again only if it has changed."""
 
-    def __init__(self, run_dir: RunDir, store: Store, *, keep: int) -> None:
+    def __init__(self, run: Path, store: Store, *, keep: int) -> None:
         """`keep` is the number of latest checkpoints that stay at the mirror."""
-        self._run_dir = run_dir
+        self._run = run
         self._store = store
         self._keep = keep
         self._copied: dict[str, _Stamp] = {}
@@ -50,21 +46,23 @@ class Copier:
 
     def take(self) -> None:
         """Write into the mirror whose it is now. This is the first write there, so it fails if nothing can be written."""
-        path = self._run_dir.path / ID_FILE
-        own, there = Sign.of(read_json(path)), read_sign(self._store)
+        here = FolderStore(self._run)
+        own, there = Sign.of(json.loads(here.read(ID_FILE) or b"")), read_sign(self._store)
         own = Sign(own.id, secrets.token_hex(8), before=None if there is None else there.writer)
-        write_atomically(path, own.to_json())
+        here.write(ID_FILE, own.to_json())
         self._store.write(SIGN, own.to_json())
         self._writer = own.writer
 
     def has_new_checkpoint(self) -> bool:
         """Whether a checkpoint or exported weights were written since the last copy."""
-        return any(self._is_new(path, _stamp_of(path)) for path in self._directories())
+        return any(True for _ in self._new_weights())
 
     def missing(self) -> list[str]:
         """The parts that the mirror lacks, by names that a user knows."""
-        found = [path.name for path in self._directories() if self._is_new(path, _stamp_of(path))]
-        return found + [key for key, path in self._books(grows=True) if self._is_new(path, key=key)]
+        found = [part.path.name for part in self._new_weights()]
+        return found + [
+            part.key for part in list_files(self._run) if self._is_new(part.key, _stamp(part.path))
+        ]
 
     def copy(self, *, is_last: bool = False) -> bool:
         """Copy new parts, and remove parts that the run directory no longer has. Returns whether everything was copied.
@@ -75,8 +73,8 @@ class Copier:
             self._forget_old()
         while (path := self._newest_missing()) is not None:
             self._has_leftovers = True
-            self._copy_directory(path)
-        self._put_books(grows=is_last)
+            self._copy_weights(path)
+        self._put_files(grows=is_last)
         if is_last or self._has_leftovers:
             self._forget_old()
         return not is_last or not self.missing()
@@ -91,80 +89,58 @@ class Copier:
     def _newest_missing(self) -> Path | None:
         """The newest checkpoint that the mirror lacks. It is copied first, so that a slow mirror does not hold only
         old ones."""
-        missing = [path for path in self._directories() if self._is_new(path, _stamp_of(path))]
-        return max(missing, key=lambda path: _numbered(path.name), default=None)
+        paths = (part.path for part in self._new_weights())
+        return max(paths, key=lambda path: _numbered(path.name), default=None)
 
-    def _directories(self) -> list[Path]:
-        """Checkpoints and exported weights. They get their names when they are whole."""
-        try:
-            return sorted(
-                path
-                for path in self._run_dir.checkpoints.iterdir()
-                if path.is_dir() and not path.name.startswith(".")
-            )
-        except FileNotFoundError:
-            return []
+    def _new_weights(self) -> Iterator[Part]:
+        for part in list_weights(self._run):
+            if self._is_new(f"{part.key}{MARKER}", _stamp_of(part.path)):
+                yield part
 
-    def _is_new(self, path: Path, stamp: _Stamp | None = None, *, key: str = "") -> bool:
-        key = key or f"{CHECKPOINTS}/{path.name}{MARKER}"
-        stamp = _stamp(path) if stamp is None else stamp
+    def _is_new(self, key: str, stamp: _Stamp) -> bool:
         return stamp != () and self._copied.get(key) != stamp
 
-    def _copy_directory(self, path: Path) -> None:
+    def _copy_weights(self, path: Path) -> None:
         """Copy a checkpoint or exported weights, and then the marker that it is whole."""
         stamp = _stamp_of(path)
         with _held(path) as held:
-            whole = Whole.of(path.name, describe(held, files_below(held)))
+            whole = Whole.of(path.name, describe(held, _files_below(held)))
             there = self._store.sizes(whole.folder)
             for name, about in whole.files.items():
                 if there.get(name) != about["bytes"]:
                     self._store.put(held / name, f"{whole.folder}/{name}")
-        self._put_books(grows=True)
+        self._put_files(grows=True)
         if _stamp_of(path) in (stamp, ()):  # else it was replaced while it was copied
             self._check_is_writer()
             self._store.write(whole.marker, whole.to_json())
             self._copied[whole.marker] = stamp
 
-    def _books(self, *, grows: bool) -> Iterator[tuple[str, Path]]:
-        """The other files by their keys; with `grows`, also those to which episodes are appended now.
-
-        Episodes come before the index that names their places.
-        """
-        root = self._run_dir.path
-        for path in sorted(root.iterdir()):
-            if _is_kept(path) and path.name not in (self._run_dir.live.name, FLIGHT, ID_FILE):
-                yield path.name, path
-        growing = growing_files(self._run_dir.episodes)
-        for folder in FOLDERS:
-            for path in sorted(
-                (root / folder).glob("*"), key=lambda path: (path.stem, _is_index(path))
-            ):
-                if _is_kept(path) and (grows or folder != EPISODES or path.stem not in growing):
-                    yield f"{folder}/{path.name}", path
-
-    def _put_books(self, *, grows: bool) -> None:
-        new: list[tuple[str, Path, _Stamp]] = []
-        for key, path in self._books(grows=grows):
-            if self._is_new(path, stamp := _stamp(path), key=key):
-                new.append((key, path, stamp))
+    def _put_files(self, *, grows: bool) -> None:
+        """Copy the new files, with `grows` also those to which episodes are appended now."""
+        new = [
+            (part, stamp)
+            for part in list_files(self._run)
+            if grows or not part.grows
+            if self._is_new(part.key, stamp := _stamp(part.path))
+        ]
         # An index that is read now names no episode that is appended while the episodes are copied.
-        indices = {path: _content(path) for _, path, _ in new if _is_index(path)}
-        for key, path, stamp in new:
+        indices = {part.key: _content(part.path) for part, _ in new if part.is_index}
+        for part, stamp in new:
             try:
-                if (content := indices.get(path)) is not None:
-                    self._store.write(key, content)
+                if (content := indices.get(part.key)) is not None:
+                    self._store.write(part.key, content)
                 else:
-                    self._store.put(path, key)
+                    self._store.put(part.path, part.key)
             except FileNotFoundError:
-                if path.exists():
+                if part.path.exists():
                     raise
                 continue  # the oldest episodes were removed meanwhile
-            self._copied[key] = stamp
+            self._copied[part.key] = stamp
 
     def _forget_old(self) -> None:
         """Remove parts that the run directory no longer keeps, and leftovers of an interrupted copy."""
         self._check_is_writer()
-        here = {path.name for path in self._directories()}
+        here = {part.path.name for part in list_weights(self._run)}
         there = names_there(self._store)
         latest = {name for _, name in sorted(map(_numbered, there))[-self._keep :]}
         for name in there:
@@ -173,22 +149,26 @@ class Copier:
         folders = {
             whole.folder for name in names_there(self._store) if (whole := self._whole(name))
         }
-        missing = {path.name for path in self._directories() if self._is_new(path, _stamp_of(path))}
+        missing = {part.path.name for part in self._new_weights()}
         for name, size in self._store.sizes(CHECKPOINTS).items():
             match = _FOLDER.fullmatch(name)
             if size is not None or match is None or f"{CHECKPOINTS}/{name}" in folders:
                 continue
             if match["name"] not in missing:  # else its copy goes on
                 self._store.remove(f"{CHECKPOINTS}/{name}")
-        for folder in (EPISODES, TOKENS):
-            kept = {path.name for path in (self._run_dir.path / folder).glob("*")}
-            for name in self._store.sizes(folder):
-                if name not in kept:
-                    self._store.remove(f"{folder}/{name}")
-        report = self._run_dir.report
-        if not report.exists() and report.name in self._store.sizes():
-            self._store.remove(report.name)  # of an end after which the run went on
+        self._forget_files({part.key for part in list_files(self._run)})
         self._has_leftovers = False
+
+    def _forget_files(self, kept: Collection[str]) -> None:
+        """Remove files below folders that the run has removed, and the report of an end after which it went on."""
+        there = self._store.sizes()
+        keys = [name for name in there if name == REPORT]
+        for folder in (name for name, size in there.items() if size is None):
+            if folder != CHECKPOINTS:
+                keys += [f"{folder}/{name}" for name in self._store.sizes(folder)]
+        for key in keys:
+            if key not in kept:
+                self._store.remove(key)
 
     def _whole(self, name: str) -> Whole | None:
         """None if its marker is damaged, too: it is copied again."""
@@ -222,10 +202,6 @@ def _held(path: Path) -> Iterator[Path]:
         shutil.rmtree(held, ignore_errors=True)
 
 
-def _is_index(path: Path) -> bool:
-    return path.suffix == ".index"
-
-
 def _content(path: Path) -> bytes | None:
     """None if the file is gone."""
     try:
@@ -240,8 +216,10 @@ def _numbered(name: str) -> tuple[int, str]:
     return (int(match[1]) if match else -1), name
 
 
-def _is_kept(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(".")
+def _files_below(directory: Path) -> list[str]:
+    """The files in a directory and below, by their relative names."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in found)
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -255,4 +233,4 @@ def _stamp(path: Path) -> _Stamp:
 
 def _stamp_of(directory: Path) -> _Stamp:
     """() if the directory is gone."""
-    return tuple((name, _stamp(directory / name)) for name in files_below(directory))
+    return tuple((name, _stamp(directory / name)) for name in _files_below(directory))

@@ -1,1 +1,0 @@
-"""The mirror of a run: a copy at another place, which outlives the run's machine."""
