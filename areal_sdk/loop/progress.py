@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from areal_sdk.errors import StorageError, cause_of
 from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before
+from areal_sdk.loop.evaluation.lines import eval_event, lines_of, title_of
 from areal_sdk.loop.learning.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -196,7 +197,7 @@ class Progress:
     ) -> Callable[[Episode], None]:
         """Note that an evaluation of `total` episodes after `step` begins. Returns the function that takes each
         episode."""
-        title = _title(name, split)
+        title = title_of(name, split)
         self._evaluations[title] = (0, total)
         self._view.enter(f"{title}: {total} episodes")
 
@@ -214,8 +215,7 @@ class Progress:
     ) -> None:
         """`step` made the weights with which the evaluation began. `is_known`: its numbers were reported under
         another name."""
-        self._evaluations.pop(_title(name, report.split), None)
-        versions = report.versions or (step, step)
+        self._evaluations.pop(title_of(name, report.split), None)
         self._metrics.log("eval", eval_event(name, report, step=step))
         self._notify.on_evaluation(name, report.split, step, report.metrics())
         if report.success is not None and report.split == self._split:
@@ -224,22 +224,8 @@ class Progress:
                 self._success_before = self._success
         if is_known:
             return
-        success = report.success or "-"
-        without = report.num_episodes - report.num_scored
-        unjudged = f"; {without} of {report.num_episodes} episodes not scored" if without else ""
-        reward = f"{report.reward.value:.3f}" if report.reward else "-"
-        self.say(
-            f"{name}: {report.split}: success {success}, reward {reward}, "
-            f"{report.of_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}{unjudged}"
-        )
-        if report.uncalled:
-            self.say(f"warning: {name}: {report.split}: {report.uncalled}")
-        for source, part in report.by_source.items():
-            rate = f"{part.success.value:.3f}" if part.success else "-"
-            mean = f"{part.reward.value:.3f}" if part.reward else "-"
-            self.say(f"  {source}: success {rate}, reward {mean}, {part.num_tasks} tasks")
-        for kind, message in report.first_errors.items():
-            self.say(f"  {report.errors[kind]} x {kind}: {message}")
+        for line in lines_of(name, report, step=step):
+            self.say(line)
 
     def report_warmup(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._metrics.log("sft", {"step": step, **metrics})
@@ -364,27 +350,6 @@ class Progress:
         return ", ".join(counts) or self._phase
 
 
-def eval_event(name: str, report: EvalReport, *, step: int) -> dict[str, Any]:
-    """The line of an evaluation in the metrics; `step` made the weights it began with."""
-    first, last = report.versions or (step, step)
-    return {
-        "name": name,
-        "split": report.split,
-        "step": step,
-        **report.metrics(),
-        "from_version": first,
-        "to_version": last,
-    }
-
-
-def _title(name: str, split: str) -> str:
-    """
-    >>> _title("before", "eval"), _title("step-10", "hard")
-    ('evaluating before', 'evaluating step-10 (hard)')
-    """
-    return f"evaluating {name}" + ("" if split == "eval" else f" ({split})")
-
-
 def _no_gradient(batch: Mapping[str, float]) -> str:
     """The reason why a step changed nothing. Without these words it looks like a step that trained.
 
@@ -406,11 +371,6 @@ def _no_gradient(batch: Mapping[str, float]) -> str:
             "task: a first one has none"
         )
     return said
-
-
-def _span(versions: tuple[int, int]) -> str:
-    first, last = versions
-    return f"weights v{first}" if first == last else f"weights v{first}-v{last}"
 
 
 def _told_end(error: BaseException | None) -> str:
