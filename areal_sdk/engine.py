@@ -210,11 +210,11 @@ class InferenceEngine(ABC):
 
     @classmethod  # noqa: B027 - optional
     def check_installed(cls) -> None:
-        """MissingExtraError when a package that the engine needs is missing."""
+        """Raise MissingExtraError if a package that the engine needs is missing."""
 
     @classmethod  # noqa: B027 - optional
     def check_model(cls, directory: Path) -> None:
-        """ConfigError when the engine could not serve the model in `directory`."""
+        """Raise ConfigError if the engine could not serve the model in `directory`."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -305,7 +305,7 @@ class EngineClient(InferenceEngine):
         """Take a new state of the engine from the main process. The first one comes before any request."""
 
     async def start(self) -> None:
-        """The engine runs already."""
+        """Do nothing: the engine runs already."""
 
     @property
     def info(self) -> EngineInfo:

@@ -259,7 +259,7 @@ class DeadlineError(EpisodeError):
 
 
 def require_package(package: str, *, extra: str, needed_for: str) -> None:
-    """MissingExtraError unless `package` is installed. Imports nothing."""
+    """Raise MissingExtraError unless `package` is installed. Imports nothing."""
     if find_spec(package) is None:
         raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 

@@ -27,7 +27,8 @@ class Package:
 
     @property
     def install(self) -> str:
-        """
+        """The line that installs the package from a registry.
+
         >>> Package("areal-sdk-ray", {}, extra="ray").install, Package("areal-sdk-math", {}).install
         ('pip install "areal-sdk[ray]"', 'pip install areal-sdk-math')
         """

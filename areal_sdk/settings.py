@@ -40,7 +40,7 @@ class SettingsChecker:
         return [option.name for option in list_options(self._plugins.algorithms.get(name))]
 
     def check(self, settings: Mapping[str, JSON]) -> None:
-        """ConfigError for a value that its setting cannot have, and for settings that contradict each other.
+        """Raise ConfigError for a value that its setting cannot have, and for settings that contradict each other.
 
         Checked are the sections, and the tables of algorithms and engines. If `algorithm.name` is among the
         settings, its options must also go together.

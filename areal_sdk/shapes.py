@@ -107,7 +107,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All of them.
+        """The number of all parameters.
 
         >>> smollm2 = ModelShape(49152, 576, 1536, 30, 9, 3, 64, is_tied=True)
         >>> smollm2.parameters

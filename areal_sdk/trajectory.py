@@ -137,7 +137,7 @@ class Trajectory:
     """Tokens that the policy sampled in each turn, trained here or not, where turns have alternatives;
     empty elsewhere, and where all are trained."""
     branch: Branch
-    """The whole sequence, `tokens` at its end."""
+    """The whole sequence. `tokens` are its end."""
 
     def __init__(
         self,

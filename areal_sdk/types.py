@@ -116,8 +116,8 @@ class Turn:
     offers_tools: bool = field(default=False, compare=False)
     """Whether the request had tools that the model could call."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """`tools` at the beginning of a conversation that has some. Of a call that another provider
-    answered also `request` (model, sampling, metadata) and `usage`."""
+    """`tools` at the beginning of a conversation that has some. A call that another
+    provider answered also has `request` (model, sampling, metadata) and `usage`."""
     num_shared: int = field(default=0, compare=False)
     """Tokens at the start of the prompt that are kept with the turn `shares_with`."""
     shares_with: int | None = field(default=None, compare=False)

@@ -268,7 +268,8 @@ class Run:
 
 
 def toml(option: str) -> str:
-    """
+    """A value of `--set`, in which Python's booleans are those of TOML.
+
     >>> toml("eval.before=False")
     'eval.before=false'
     """

@@ -318,7 +318,8 @@ def section_of(published: Mapping[str, Found]) -> str:
 
 
 def assignments(given: Sequence[str]) -> dict[str, JSON]:
-    """
+    """The settings by name.
+
     >>> assignments(["trust_region=0.003", "schedule=linear"])
     {'trust_region': 0.003, 'schedule': 'linear'}
     """

@@ -21,7 +21,8 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def with_interval(values: Sequence[float], digits: int = 2) -> str:
-    """
+    """The mean of the values with its interval.
+
     >>> with_interval([0.5, 0.6, 0.7])
     '0.60 ± 0.25'
     """

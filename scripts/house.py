@@ -4,6 +4,7 @@
     python scripts/house.py --walk       # also the way of `train(agent)` to the first sampled token
     python scripts/house.py --start-up 5 # also the seconds of that way, the median of five processes
     python scripts/house.py --fragments  # the docstrings that begin as a fragment, and nothing else
+    python scripts/house.py --draw 7     # 30 docstrings of the core, drawn with this seed: does one need a second reading?
     python scripts/house.py --check      # fail if the core is larger than scripts/budget.toml allows
 
 The walk runs one training step of a tiny model and follows the main process. A room is a module that
@@ -16,6 +17,7 @@ import argparse
 import ast
 import asyncio
 import inspect
+import random
 import re
 import subprocess
 import sys
@@ -36,17 +38,17 @@ BUDGET = Path(__file__).with_name("budget.toml")
 DOCUMENTED = ("areal_sdk", "plugins", "benchmarks", "scripts", "examples")
 """Folders whose docstrings begin with a noun or a verb."""
 FRAGMENT = re.compile(
-    r"\s*(?:"
+    r"\s*(?:>>>|(?:"
     r"about|above|across|after|against|also|among|and|as|at|because|before|behind|"
     r"below|beside|besides|between|beyond|but|by|during|else|for|from|how|"
     r"however|if|in|inside|into|it|its|of|on|once|or|otherwise|ours|"
     r"outside|over|since|so|than|that|theirs|then|they|those|through|to|"
     r"under|unless|until|upon|via|what|whatever|when|where|which|whichever|"
     r"while|who|whoever|whom|whose|why|with|within|without"
-    r")(?![\w'-])",
+    r")(?![\w'-]))",
     re.IGNORECASE,
 )
-"""Beginning of a docstring that does not say what the thing is: "Of one request", "What is left"."""
+"""Beginning of a docstring that does not say what the thing is: "Of one request", "What is left", an example."""
 
 
 def modules() -> dict[str, str]:
@@ -147,6 +149,16 @@ def fragments(root: Path, folders: Iterable[str] = DOCUMENTED) -> list[str]:
         for number, text in docstrings(path.read_text())
         if FRAGMENT.match(text)
     ]
+
+
+def drawn(sources: Mapping[str, str], *, seed: int, count: int = 30) -> list[str]:
+    """Some docstrings, each below the line before it; the same for the same seed and tree."""
+    found = [
+        f"{name}:{number}: {source.splitlines()[number - 2].strip() if number > 1 else ''}\n{text.strip()}"
+        for name, source in sorted(sources.items())
+        for number, text in docstrings(source)
+    ]
+    return random.Random(seed).sample(found, count)
 
 
 class FirstTokenSeen(BaseException):
@@ -260,6 +272,7 @@ def main() -> None:
     parser.add_argument("--start-up", type=int, default=0, metavar="RUNS")
     parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fragments", action="store_true")
+    parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     if arguments.first_token:
@@ -267,6 +280,9 @@ def main() -> None:
         return
     if arguments.fragments:
         print(*fragments(ROOT), sep="\n")
+        return
+    if arguments.draw is not None:
+        print(*drawn(modules(), seed=arguments.draw), sep="\n\n")
         return
     if arguments.check:
         check()

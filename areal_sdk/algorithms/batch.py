@@ -25,7 +25,7 @@ class Batch:
     tokens_N: Tensor
     positions_N: Tensor
     nodes_R: Tensor
-    """Offsets into the row: each (node, temperature) whose logits some term needs, once."""
+    """Offsets into the row of the nodes whose logits a term needs, one for each pair of node and temperature."""
     temperatures_R: Tensor
     rows_T: Tensor
     """Index of the distribution, among R, that predicts the term's token."""

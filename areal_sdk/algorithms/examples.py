@@ -121,7 +121,8 @@ def make_demonstration(
 
 
 def _boundaries(turns: Ints) -> Bools:
-    """
+    """Whether a token is the first or the last of its turn, by the turn of each token.
+
     >>> _boundaries(np.array([-1, 0, 0, 0, -1, 1])).tolist()
     [True, True, False, True, True, True]
     """

@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The rows that a reader wants, for its errors."""
+    """Names what the rows are, for the errors of their reader."""
 
     noun: str
     example: str = ""

@@ -112,7 +112,7 @@ def evaluate(
 def _check_endpoint(
     base_url: str | None, temperature: float | None, rewards: tuple[str, ...]
 ) -> None:
-    """ConfigError for options that an endpoint of others does not support."""
+    """Raise ConfigError for options that an endpoint of others does not support."""
     from areal_sdk.errors import ConfigError
 
     if base_url is None:

@@ -93,7 +93,7 @@ _FLAG_KEYS = {
 
 
 def refuse_beside_resume(*allowed: str) -> None:
-    """ConfigError if an option was given beside `--resume` that is not `allowed` there."""
+    """Raise ConfigError if an option was given beside `--resume` that is not `allowed` there."""
     from areal_sdk.errors import ConfigError
 
     context = click.get_current_context()

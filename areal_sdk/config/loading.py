@@ -164,9 +164,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _is_of_same_value(one: ErrorDetails, other: ErrorDetails) -> bool:
-    """Whether two errors say why a value is neither of two forms that its setting may have.
+    """Whether two errors are about one value, because its setting may have two forms and the value has neither.
 
-    pydantic then ends each place with a name of the form, which no user knows.
+    In this case pydantic adds the name of the form to the place of the error. No user knows that name.
     """
     return one["loc"][:-1] == other["loc"][:-1] and one["input"] is other["input"]
 

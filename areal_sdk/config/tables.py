@@ -91,7 +91,7 @@ def _gather_observers(values: JSON, options: dict[str, JSON]) -> None:
 def _gather_named(
     values: JSON, options: dict[str, JSON], key: str, *, what: str, is_optional: bool = False
 ) -> None:
-    """`key` is a name, or a table with the name and the options of items by their names."""
+    """Move the options of items out of `values[key]`, which is a name, or a table with the name and such options."""
     table = values.get(key)
     if not isinstance(table, dict):
         return

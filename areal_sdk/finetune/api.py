@@ -34,7 +34,7 @@ from areal_sdk.telemetry.live.view import EvalView
 logger = logging.getLogger(__name__)
 
 TEACHER_KEY = "OPENAI_API_KEY"
-"""The key of the teacher's endpoint comes from the environment: no file holds it."""
+"""Variable that holds the key of the teacher's endpoint, so that no file has to."""
 
 
 def finetune(config: Config, *, quiet: bool = False) -> RunSummary:

@@ -55,8 +55,8 @@ class DPO:
     def __call__(
         self, policy: PairScores, reference: PairScores, lengths: tuple[int, int]
     ) -> PairLoss:
-        """`lengths` are the numbers of tokens of the chosen and of the rejected answer, over which the scores are
-        sums."""
+        """The loss of one pair. `lengths` are the numbers of tokens of the chosen and of the rejected answer, over which the
+        scores are sums."""
         scale_c, scale_r = self._scales(lengths)
         margin = scale_c * (policy.chosen - reference.chosen) - scale_r * (
             policy.rejected - reference.rejected
@@ -98,7 +98,8 @@ def sigmoid(x: float) -> float:
 
 
 def log_sigmoid(x: float) -> float:
-    """
+    """The logarithm of the logistic function, without overflow.
+
     >>> log_sigmoid(-1e9), log_sigmoid(1e9)
     (-1000000000.0, 0.0)
     """

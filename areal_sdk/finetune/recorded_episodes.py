@@ -21,7 +21,7 @@ from areal_sdk.types import Episode, Exclusion, FinishReason, Message, Tool, Tur
 logger = logging.getLogger(__name__)
 
 CUT_OFF = "a written answer that was cut off"
-"""The reason to leave out an answer without an end: a template would write one."""
+"""The reason to leave out an answer without an end. The chat template would write an end that was never sampled."""
 
 _Place = tuple[str, int]
 

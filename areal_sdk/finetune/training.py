@@ -337,7 +337,7 @@ class _Steps:
         return metrics
 
     def _report(self) -> None:
-        """The step that was taken, once: also when the run was cancelled meanwhile."""
+        """Report the step that was taken, once, also if the run was cancelled meanwhile."""
         if self._unreported is not None:
             metrics, self._unreported = self._unreported, None
             values = self.progress.report_learning(self.learner.state, metrics)

@@ -39,7 +39,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         """The admitted groups that are not resolved, in order of admission."""
         self.finished: list[WaitingT] = []
         self.is_exhausted = False
-        """No more groups will be admitted."""
+        """Whether no more groups will be admitted."""
         self.valid_from = 0
         """Version before which samples were taken back."""
         self.enough_at: float | None = None
@@ -70,7 +70,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return self._gate.free_slots(version=self.version, held=held, running=running) >= size
 
     def admit(self, group: OpenT) -> None:
-        """The siblings of `group` start."""
+        """Note that the siblings of `group` start."""
         self.open[group] = None
         self.num_running += group.size
 
@@ -92,7 +92,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     # --- how episodes and groups end -----------------------------------------------------------
 
     def accept(self, group: OpenT, member: MemberT) -> None:
-        """A sibling ended with a reward."""
+        """Note that a sibling ended with a reward."""
         group.members.append(member)
         self._end_one(group)
 

@@ -203,7 +203,7 @@ def merged_files(
 def write_adapter(
     directory: Path, weights: Mapping[str, Tensor], lora: LoraSection, base: Path
 ) -> None:
-    """The adapter in `weights` as peft saves it: `PeftModel.from_pretrained(base, directory)` loads it."""
+    """Write the adapter in `weights` as peft does: `PeftModel.from_pretrained(base, directory)` loads it."""
     config = _peft_config(lora, base)
     heads = [name.removesuffix(".weight") for name in weights if not name.endswith((_A, _B))]
     if heads:

@@ -16,7 +16,8 @@ JSON = Any
 
 
 def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]]:
-    """
+    """The groups as JSON and buffers, for `decode_groups`. Shared tokens are sent once.
+
     >>> one = Trajectory("e", "t", (1, 2), (False, True), (0.0, -0.5), (-1, 3), (1.0, 1.0), (-1, 0), 1.0)
     >>> group = TrajectoryGroup("g", "t", (one,), "s")
     >>> decode_groups(*encode_groups([group])) == [group]
@@ -106,7 +107,8 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
 
 
 def encode_demonstrations(rows: Sequence[Demonstration]) -> tuple[JSON, list[Buffer]]:
-    """
+    """The demonstrations as JSON and buffers, for `decode_demonstrations`.
+
     >>> rows = [Demonstration((1, 2, 3), (False, True, True)), Demonstration((4,), (False,), 0.1)]
     >>> decode_demonstrations(*encode_demonstrations(rows)) == rows
     True

@@ -39,7 +39,7 @@ class TrainerSpec:
 
     @property
     def published_size(self) -> int:
-        """Bytes of the published versions, with one to spare; roughly."""
+        """Rough number of bytes of the published versions, with room for one more."""
         size = sum(file.stat().st_size for file in self.model_dir.glob("*.safetensors"))
         if self.publish_dtype == "float32" and stored_dtype(self.model_dir) != "float32":
             size *= 2
@@ -50,7 +50,8 @@ class TrainerSpec:
 
     @classmethod
     def from_json(cls, values: JSON) -> "TrainerSpec":
-        """
+        """The specification that `to_json` wrote.
+
         >>> spec = TrainerSpec(Path("models/tiny"), trainer=TrainerSection(ranks=2))
         >>> TrainerSpec.from_json(spec.to_json()) == spec
         True

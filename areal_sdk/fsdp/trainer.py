@@ -176,7 +176,7 @@ class FSDPTrainer(Trainer):
 
     @property
     def children(self) -> Sequence[Child]:
-        """One per rank."""
+        """The processes of the ranks, in their order."""
         return self._ranks
 
     @property

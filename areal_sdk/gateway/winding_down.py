@@ -16,8 +16,8 @@ _LOOK_S = 0.02
 
 
 def ends_sessions(app: web.Application, external: ExternalSessions, sessions: SessionStore) -> None:
-    """`app` ends all sessions when it stops; those of callers when their requests are answered, or `STOP_GRACE_S`
-    is over. Nobody can connect any more by then."""
+    """Have `app` end all sessions when it stops. Those of callers end when their requests are answered, or after
+    `STOP_GRACE_S`. Nobody can connect any more by then."""
 
     async def end(_: web.Application) -> None:
         clock = asyncio.get_running_loop().time

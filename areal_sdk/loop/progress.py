@@ -213,8 +213,8 @@ class Progress:
     def report_eval(
         self, name: str, report: EvalReport, *, step: int, is_known: bool = False
     ) -> None:
-        """`step` made the weights with which the evaluation began. `is_known`: its numbers were reported under
-        another name."""
+        """Note that an evaluation ended. `step` made the weights with which it began. `is_known`: its numbers were reported
+        under another name."""
         self._evaluations.pop(title_of(name, report.split), None)
         self._metrics.log("eval", eval_event(name, report, step=step))
         self._notify.on_evaluation(name, report.split, step, report.metrics())

@@ -171,7 +171,7 @@ def fingerprint(directory: Path) -> str:
 
 
 def check_safetensors(directory: Path) -> None:
-    """ConfigError unless `directory` holds safetensors."""
+    """Raise ConfigError unless `directory` holds safetensors."""
     if not stored_dtypes(directory):
         raise ConfigError(
             f"{directory} holds no .safetensors file: convert its weights with "
@@ -211,7 +211,7 @@ class _NotCopiedError(Exception):
 
 
 def _copy_file(source: str, target: str) -> None:
-    """The content and not the mode: a model may be kept read-only."""
+    """Copy the content and not the mode: a model may be kept read-only."""
     try:
         shutil.copyfile(source, target)
     except OSError as exc:

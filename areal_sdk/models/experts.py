@@ -109,7 +109,7 @@ class Mixture:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Mixture | None":
-        """None for a dense model."""
+        """The experts of a model by its configuration; None for a dense model."""
         family = config.get("model_type")
         if family not in _NAMES:
             return None

@@ -80,7 +80,7 @@ def check_trained(directory: Path) -> None:
 
 
 def check_heads(directory: Path, sequence_ranks: int) -> None:
-    """ConfigError unless as many ranks can share the heads of this checkpoint's attention."""
+    """Raise ConfigError unless as many ranks can share the heads of this checkpoint's attention."""
     config = read_config(directory)
     heads = config["num_attention_heads"]
     counts = {
@@ -103,7 +103,7 @@ def is_reward_model(directory: Path) -> bool:
 
 
 def check_reward_model(directory: Path) -> None:
-    """ConfigError unless the checkpoint is a reward model."""
+    """Raise ConfigError unless the checkpoint is a reward model."""
     if not is_reward_model(directory):
         raise ConfigError(
             f"{directory} is no reward model: give a run of `areal-sdk reward-model`, or its export"
@@ -111,7 +111,7 @@ def check_reward_model(directory: Path) -> None:
 
 
 def check_speaks(directory: Path) -> None:
-    """ConfigError for a reward model where a policy is wanted."""
+    """Raise ConfigError for a reward model where a policy is wanted."""
     if is_reward_model(directory):
         raise ConfigError(
             f"{directory} is a reward model, which generates no text: use it as a reward "
@@ -180,7 +180,7 @@ def max_context_of(directory: Path) -> int | None:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """ConfigError if there is none."""
+    """The configuration of the checkpoint in `directory`; ConfigError if it has none."""
     if not (path := directory / "config.json").is_file():
         raise ConfigError(f"{directory} is not a model directory: it has no config.json")
     return read_optional(path)

@@ -46,7 +46,8 @@ class Rounding:
     """The norm of what rounding added to the update, as a part of the norm of the update."""
 
     def __str__(self) -> str:
-        """
+        """The loss by rounding as a sentence for the user.
+
         >>> print(Rounding("bfloat16", seen=0.11, error=0.94))
         in bfloat16 89 % of the weights that training changed have their old value (error: 0.94 of the update's norm)
         """

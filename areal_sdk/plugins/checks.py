@@ -30,7 +30,8 @@ def check_hooks(plugin: object) -> None:
 
 
 def _check_hook(name: str, item: Callable[..., object], *, is_own: bool, skip: int = 0) -> None:
-    """`skip`: parameters that are not the hook's, such as `self`."""
+    """Raise PluginError if `item` is a hook that would fail or never be called. The first `skip` parameters are not the hook's,
+    such as `self`."""
     is_marked = hasattr(item, f"{hookspecs.PROJECT}_impl")
     if is_marked and name not in HOOKS:
         near = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.5)

@@ -145,7 +145,7 @@ class Plugins:
                     raise PluginError(problem)
 
     def register_file(self, path: Path) -> None:
-        """`--plugin my_file.py`."""
+        """Register the plugin in a user's own file, as in `--plugin my_file.py`."""
         self.register_module(load_user_module(path), path)
 
     def add_rewards(self, rewards: Mapping[str, RewardFn]) -> None:

@@ -117,7 +117,7 @@ class LocalProcess:
         self._family = family
         self._memory = memory
         self._limit = ""
-        """The limit that it has passed."""
+        """The limit that the child has passed."""
         self._is_reaped = False
         self._hung_up = asyncio.Event()
 

@@ -70,7 +70,8 @@ class ProcessSpec:
 
     @property
     def role(self) -> str:
-        """
+        """The name without its number.
+
         >>> ProcessSpec("trainer-0", "package.module:main").role
         'trainer'
         """
@@ -102,7 +103,7 @@ class ChildExit:
     reason: str = ""
     """The reason why the connection of a child on another machine ended."""
     last_lines: tuple[str, ...] = ()
-    """The end of its log."""
+    """The last lines of the child's log."""
 
     def __str__(self) -> str:
         if self.limit:

@@ -54,7 +54,8 @@ def load_user_module(path: Path) -> ModuleType:
 
 
 def refuse_while_importing(what: str) -> None:
-    """ConfigError if the top level of a user's file got here: each of its workers would again."""
+    """Raise ConfigError if the top level of a user's file called this. Each worker that loads the file would call it
+    again."""
     path = _importing.get()
     if path is not None:
         raise ConfigError(

@@ -28,7 +28,7 @@ class FollowedRun:
     """The events and the episode summaries of one run. Calls of `refresh` must not overlap."""
 
     def __init__(self, path: str | Path) -> None:
-        """ConfigError if `path` is no run directory."""
+        """Raise ConfigError if `path` is no run directory."""
         self.run_dir = RunDir.open(Path(path))
         self.events: list[Event] = []
         """The events that count, as `RunDir.read_history` returns them."""

@@ -94,7 +94,8 @@ def _figures(figures: Mapping[str, float | None]) -> str:
 
 
 def _figure(value: float) -> str:
-    """
+    """A number with three or four digits that count.
+
     >>> _figure(0.81904), _figure(15680), _figure(4)
     ('0.819', '15,680', '4')
     """

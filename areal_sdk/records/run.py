@@ -34,7 +34,7 @@ class Run:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """ConfigError if `path` is no run directory."""
+        """Raise ConfigError if `path` is no run directory."""
         self._run_dir = RunDir.open(Path(path))
 
     def __repr__(self) -> str:

@@ -129,7 +129,8 @@ def _middle(points: Sequence[Point]) -> Point:
 
 
 def _number(value: float) -> str:
-    """
+    """A number at an axis, as short as possible.
+
     >>> _number(0.25), _number(1200.0), _number(0.00075), _number(0.0)
     ('0.25', '1200', '7.5e-4', '0')
     """

@@ -50,7 +50,7 @@ class EpisodeTokens:
     version: int
     """The version with which the step began."""
     turns: tuple[TurnTokens, ...]
-    """One for each turn of the episode."""
+    """The records of the turns, one for each turn of the episode."""
     reward: float
     """The reward as the estimator saw it, after shaping."""
     siblings: Mapping[str, float]

@@ -170,7 +170,7 @@ class TrajectoryBuffer:
         self._book(self.flow.shed_surplus())
 
     def exhaust(self) -> None:
-        """No more groups will be admitted."""
+        """Note that no more groups will be admitted."""
         self.flow.is_exhausted = True
         self._notify()
 

@@ -93,7 +93,7 @@ class EvalReport:
 
     @property
     def signal(self) -> str:
-        """Says at how many tasks attempts differ, or that all earned the same; empty if that says nothing.
+        """A sentence on the number of tasks whose attempts differ in their rewards; empty if nothing can be said.
 
         >>> EvalReport.from_metrics("eval", {"tasks": 8, "scored": 32, "compared": 8, "differing": 3}).signal
         'the attempts at 3 of 8 tasks differ in their rewards, from which training in groups learns'

@@ -55,8 +55,8 @@ class PackedFile(AppendedFile):
 
 
 def pack_large(text: bytes) -> bytes:
-    """The record of a JSON object. It is compressed here if it is so long that another record would not help. So the
-    process that prepares the record does the work, and not the one process that writes."""
+    """The record of a JSON object. A long one is compressed here, without the words of other records, which would not
+    help it. So the process that prepares the record does the work, and not the one process that writes."""
     return zlib.compress(text, _LEVEL) if len(text) > 2 * _WINDOW_BYTES else text
 
 

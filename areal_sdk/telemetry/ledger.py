@@ -88,7 +88,7 @@ class Ledger:
         return self._buffered + self._trained
 
     def start(self, count: int = 1) -> None:
-        """`count` episodes begin."""
+        """Note that `count` episodes begin."""
         self._move("start", count)
         self._started += count
         self._running += count

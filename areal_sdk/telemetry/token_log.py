@@ -46,7 +46,7 @@ class TokenFlag(IntFlag):
     CLIPPED_LOW = 4
     """The trust region holds the term back, since its ratio was too low already."""
     CLIPPED_HIGH = 8
-    """The same, since its ratio was too high."""
+    """The trust region holds the term back, since its ratio was too high already."""
     CLIPPED_DUAL = 16
     """The loss of the term is at its upper bound (`dual_clip`)."""
     BOUNDED = 32

@@ -32,7 +32,7 @@ class RecordedRun:
         advantages: Mapping[str, float],
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """A step that trained these episodes. They were sampled by the weights before it."""
+        """Write a step that trained these episodes. They were sampled by the weights before it."""
         for episode, trajectories in episodes:
             self._episodes.write(episode, trajectories=trajectories, version=step - 1)
         credit = {
@@ -45,23 +45,23 @@ class RecordedRun:
         self.event("step", {"step": step, "version": step, **(metrics or {})})
 
     def drop(self, episode: Episode, reason: str, *, version: int = 0) -> None:
-        """An episode that no step trains."""
+        """Write an episode that no step trains."""
         why = DropReason(reason)
         self._ledger.start()
         self._ledger.drop(why)
         self._episodes.write(episode, dropped=why, version=version)
 
     def measure(self, episode: Episode, *, split: str = "eval", step: int = 0) -> None:
-        """An episode of an evaluation after `step`."""
+        """Write an episode of an evaluation after `step`."""
         self._episodes.write(episode, version=step, split=split, measures=step)
 
     def event(self, kind: str, values: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`: `eval`, `notice`, `end`, ..."""
+        """Write a line of `metrics.jsonl`: `eval`, `notice`, `end`, ..."""
         self._metrics.log(kind, values)
         self._run.write_ledger(self._ledger.snapshot())
 
     def resume(self, step: int) -> None:
-        """A resume that goes on after `step`."""
+        """Write a resume that goes on after `step`."""
         self._episodes.mark_resumed(step)
         self.event("resume", {"step": step, "changed": {}})
 

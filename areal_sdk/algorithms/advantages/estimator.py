@@ -56,7 +56,7 @@ class NamesOutliers(Protocol):
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
-        """A line for each source with such a reward in `groups`, which names the reward."""
+        """A line for each source that posted an outlying reward in `groups`. The line names the reward."""
 
 
 def credit_of_episodes(

@@ -78,7 +78,8 @@ class GroupRelative:
         return Estimate(advantages, evidence.baselines)
 
     def _compare(self, rewards: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
-        """
+        """The advantage of each sibling by id; 0 for all if there is nothing to compare.
+
         >>> GroupRelative(discount=1.0)._compare({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
         {'a': 1.0, 'b': -1.0, 'c': 1.0, 'd': -1.0}
         >>> GroupRelative(discount=1.0)._compare({"alone": 3.0})
@@ -107,7 +108,8 @@ class LeaveOneOut:
         return Estimate(advantages, evidence.baselines)
 
     def _compare(self, rewards: Mapping[str, float]) -> dict[str, float]:
-        """
+        """The advantage of each sibling by id: its reward minus the mean of the others.
+
         >>> LeaveOneOut(discount=1.0)._compare({"a": 3.0, "b": 0.0, "c": 0.0})
         {'a': 3.0, 'b': -1.5, 'c': -1.5}
         """

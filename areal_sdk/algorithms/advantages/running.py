@@ -51,7 +51,8 @@ class Usual:
 
     @classmethod
     def of(cls, returns: Sequence[float], *, bound: float) -> "Usual":
-        """
+        """The statistics of `returns`, each taken at most `bound` typical deviations from the median.
+
         >>> Usual.of([0.0, 1.0, 1.0, 0.0], bound=5.0)
         Usual(count=4, mean=0.5, squares=1.0, median=0.5, typical=0.7413)
 

@@ -35,7 +35,8 @@ times less likely than in the reference."""
 
 
 def kl_estimate(difference_T: "Tensor", kind: KL) -> "Tensor":
-    """
+    """The estimate of the KL by each token, from its logprob minus that of the reference.
+
     >>> import torch
     >>> d = torch.tensor([0.0, 1.0])
     >>> kl_estimate(d, KL.K1), kl_estimate(d, KL.K2), kl_estimate(d, KL.K3)

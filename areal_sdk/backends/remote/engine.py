@@ -315,7 +315,7 @@ class RemoteEngine(InferenceEngine):
         return EngineEntrance(CLIENT, self._entrance.state())
 
     async def release_memory(self) -> None:
-        """Every server lends its memory; see `lending`."""
+        """Have every server lend its memory; see `lending`."""
         await self.pause()
         patience_s = self.settings.start_timeout_s
         label = self._started().label

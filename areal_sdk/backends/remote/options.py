@@ -22,7 +22,7 @@ class RemoteSection(Section):
     """Settings of `[engine.NAME]` for servers of every kind; each kind adds its own."""
 
     transport: TransportName = "disk"
-    """Path of new weights to the servers: files, shared memory of one host, or a process group."""
+    """Way of new weights to the servers: files, shared memory of one host, or a process group."""
     interrupt: Literal["retract", "abort", "drain"] = "retract"
     """Treatment of requests in flight at a swap of weights; `engine.kv_on_update = "keep"` overrides it."""
     group_backend: Literal["gloo", "nccl"] = "gloo"

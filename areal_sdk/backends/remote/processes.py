@@ -52,7 +52,7 @@ class RunningServer(Protocol):
     def is_running(self) -> bool: ...
 
     def last_lines(self) -> str:
-        """The end of its log, if this machine sees it."""
+        """The last lines of the process's log, if this machine sees the log."""
 
     def signal(self, number: int) -> None: ...
 

@@ -124,7 +124,7 @@ class SGLangClient(HttpClient):
         return meta, {int(token): float(logprob) for logprob, token, _ in listed}
 
     async def probe(self, *, is_busy: bool = False) -> None:
-        """A token from the scheduler: alive is not what the HTTP process says about itself."""
+        """Have the scheduler sample a token. The HTTP process may answer although the scheduler hangs."""
         body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         deadlines = self.deadlines
         timeout_s = deadlines.busy_probe_s if is_busy else deadlines.probe_s

@@ -175,7 +175,7 @@ def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None
 _MARKER = "areal-sdk-sglang"
 """File that is written last: an environment without it is half made."""
 _MAKING = f"{_MARKER}.making"
-"""There until then: what a killed installation left is ours to remove, nothing else is."""
+"""File that marks an environment until it is whole. Without one of the two files, a directory is not ours to remove."""
 
 
 def _read_marker(directory: Path) -> SGLangEnvironment | None:

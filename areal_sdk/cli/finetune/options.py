@@ -98,7 +98,7 @@ def begin_or_resume(
 
 
 def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:
-    """The summary, with the held-out loss before and after; exits with 1 where it was interrupted."""
+    """Print the summary, with the held-out loss before and after; exit with 1 if the run was interrupted."""
     import orjson
 
     from areal_sdk.cli.records.report import print_summary, table

@@ -19,7 +19,7 @@ NO_HELD_OUT = "there are no held-out tasks (--eval-tasks FILE.jsonl)"
 
 
 def print_settings(config: "Config") -> None:
-    """The resolved settings as TOML that `--config` accepts."""
+    """Print the resolved settings as TOML that `--config` accepts."""
     from areal_sdk.config.tables import as_written
 
     values = as_written(config.model_dump(mode="json", exclude_none=True))
@@ -148,7 +148,7 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
 
 
 def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
-    """One row a model; several rows are before and after."""
+    """Print a row for each evaluation of a model, such as before and after."""
     rows: list[tuple[str, ...]] = [
         ("model", "success", "95 % interval", "reward", "pass@k", "tasks", "not scored")
     ]

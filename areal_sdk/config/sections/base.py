@@ -56,7 +56,7 @@ class Section(BaseModel):
         yield from ()
 
     def walk(self, key: str = "") -> Iterator[tuple[str, "Section"]]:
-        """This section and the sections inside, each with what stands before the keys of its settings."""
+        """This section and all sections inside, each with the prefix of its keys, such as `rollout.sampling`."""
         yield key, self
         for name, value in self:
             if isinstance(value, Section):

@@ -244,7 +244,7 @@ def _adapter_of(spec: TrainerSpec) -> JSON:
 
 
 def check_adapter(directory: Path, saved: JSON, spec: TrainerSpec) -> None:
-    """CheckpointError unless `saved` is the adapter that is trained now, of the same model."""
+    """Raise CheckpointError unless `saved` is the adapter that is trained now, of the same model."""
     now = _adapter_of(spec)
     if saved == now:
         return
@@ -290,7 +290,7 @@ def _first_failure(error: CheckpointException) -> BaseException:
 def _tensors(
     trainer: RankTrainer, *, with_critic: bool = True, allocate: bool = False
 ) -> dict[str, Tensor]:
-    """Weights and optimiser moments under stable names; `allocate` makes moments to load into."""
+    """Weights and optimiser moments under stable names. With `allocate`, missing moments are made, to load into."""
     tensors = _learned(
         trainer.policy.named_weights(),
         trainer.optimizer,

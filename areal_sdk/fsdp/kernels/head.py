@@ -47,7 +47,7 @@ class OutputLayer(nn.Linear):
         entropy_gradient: bool = False,
         statistic: Statistic | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """`token_logprobs` of this layer's logits."""
+        """Logprobs and entropies as `token_logprobs` computes them, from the logits of this layer."""
         if self.is_exact:
             hidden_RH = hidden_RH.float()
         autocasts = torch.is_autocast_enabled(hidden_RH.device.type) and not self.is_exact

@@ -192,8 +192,8 @@ class _Step:
         return (FLOAT + self._normed(FLOAT)) * self.model.hidden + FLOAT
 
     def _normed(self, width: int) -> int:
-        """Bytes per token of a norm. The last part is for the gradient of the weight alone, which is frozen beside an
-        adapter."""
+        """Bytes per token of a norm. The gradient of its weight needs the last part, so a weight that is frozen beside an
+        adapter does without."""
         return 0 if self.settings.lora.rank else width
 
     def recomputed(self) -> int:

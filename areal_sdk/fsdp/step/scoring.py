@@ -22,7 +22,7 @@ def score(
     groups: Sequence[TrajectoryGroup],
     score_of: Callable[[Batch], Tensor],
 ) -> PerToken:
-    """`score_of` each trained token, per group and trajectory; 0 elsewhere. A collective."""
+    """The score of each trained token by `score_of`, per group and trajectory; 0 elsewhere. A collective."""
     with torch.no_grad():
         values = [score_of(batch) for batch in minibatch.batches]
     flat = gather(minibatch, values, planner.ranks).cpu().numpy()

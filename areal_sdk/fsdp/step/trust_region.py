@@ -34,7 +34,7 @@ LARGEST_RISE = 1e3
 """Maximum of the rate as a multiple of the first rate, so that updates that cannot move the policy do not raise it
 for ever."""
 ENOUGH_SPREAD = 0.25
-"""Share of the groups whose rewards must differ in a calm step that counts: few groups bring more noise than gradient."""
+"""Share of the groups whose rewards must differ, or a calm step does not count: few groups bring more noise than gradient."""
 OF_WIDEST = 0.75
 """Share of the widest spread so far that a calm step must have to count. In a nearly solved run few groups bring a
 gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""

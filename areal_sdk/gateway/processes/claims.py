@@ -33,7 +33,7 @@ class Claims:
         )
 
     def add(self, *names: str) -> None:
-        """A session with these names opens."""
+        """Note that a session with these names opens."""
         for name in names:
             at = (self._count % _MOST + 1) * _DIGEST
             self._file[at : at + _DIGEST] = self._digest(name)

@@ -1,4 +1,4 @@
-"""A connection moves to the process whose sessions it is used for, and its requests need no hop any more.
+"""Moves a connection to the process that owns the sessions of its requests, so that these need no hop any more.
 
 The kernel passes the socket on, together with the request that was read from it. Most agents have a client of
 their own for each episode: after two requests their connection is at the owner of their session.

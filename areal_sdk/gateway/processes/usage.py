@@ -12,7 +12,7 @@ from areal_sdk.config import Quota
 from areal_sdk.gateway.sessions.accounts import Usage
 
 _ALLOWANCES = 4
-"""Numbers of a row that all processes share: of requests and of tokens, the amount left and since when."""
+"""Numbers of a row that all processes share: for requests and for tokens the amount left, and the time of that amount."""
 _COUNTS = 2
 """Numbers of a row that each process has: its running requests and its open sessions."""
 _NUMBER = 8

@@ -50,7 +50,7 @@ class Deadline:
         self.must_wait = False
 
     def rest(self) -> None:
-        """The awaited item has come: the deadline may not fire until the next `wait`."""
+        """Note that the awaited item has come. The deadline does not fire before the next `wait`."""
         self._is_waiting = False
         self.must_wait = True
 

@@ -80,7 +80,7 @@ class Access:
         return caller.account is self._accounts.admin
 
     def judge(self, request: web.Request) -> Caller:
-        """The same as `caller`, but the request may also name a session that is over and waits for a reward."""
+        """The caller of a request that posts a reward. The request may also name a session that is over and waits for one."""
         slug = request.match_info.get("slug")
         external = self._external.by_secret(key_of(request) if slug is None else slug)
         return Caller(external.session) if external is not None else self.caller(request)
@@ -116,7 +116,7 @@ class Access:
 
     @contextmanager
     def counting(self, request: web.Request) -> Iterator[Session]:
-        """The same as `reading`, for a request that costs as much as a prompt and so counts against the quota."""
+        """The session that a request reads, as `reading`. The request costs as much as a prompt, so it counts against the quota."""
         caller = self.caller(request)
         external = None if caller.session is None else self._external.get(caller.session.id)
         account = caller.account or (external.account if external is not None else None)

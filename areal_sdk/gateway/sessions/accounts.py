@@ -116,7 +116,7 @@ class Allowance:
 
     @property
     def state(self) -> tuple[float, float]:
-        """The amount that is left, and the time since when."""
+        """The amount that is left, and the time at which it was."""
         return self._left, self._at
 
     @state.setter
@@ -128,7 +128,7 @@ class Allowance:
         self._left -= amount
 
     def wait_s(self) -> float:
-        """Seconds until one more may be spent; 0 if one may be spent now."""
+        """Seconds until the allowance has a unit to spend; 0 if it has one now."""
         if self.per_minute is None:
             return 0.0
         self._refill()

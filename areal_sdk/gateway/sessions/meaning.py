@@ -58,7 +58,7 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
 
 
 def ways_to_send_back(message: Message, stops: Sequence[str], *, before: str = "") -> list[bytes]:
-    """The meanings under which clients send an answer back; its own comes first.
+    """The meanings under which clients send an answer back. The meaning of the answer itself comes first.
 
     `before` is the text that the model wrote beside earlier calls for the same question: semantic-kernel sends it
     back in front of the last answer.

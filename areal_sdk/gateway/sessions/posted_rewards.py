@@ -30,7 +30,7 @@ class PostedRewards:
         return self._posted
 
     def leave_to(self, judge: str) -> None:
-        """`judge` alone judges the episode, if it has a name. A reward that is posted is then refused."""
+        """Let `judge` alone judge the episode, and refuse rewards that are posted; if it has no name, allow them."""
         self._judge = judge
 
     def check(self, reward: float, turn: int | str | None, choice: int | None) -> None:

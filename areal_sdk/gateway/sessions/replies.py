@@ -80,7 +80,7 @@ class AbandonedReplies:
             ]
 
     def take(self) -> list[AbandonedReply]:
-        """All of them, once."""
+        """The abandoned replies; each is returned once."""
         taken, self._left = self._left, []
         return taken
 
@@ -134,7 +134,7 @@ class SessionReplies:
         return self._streaming.get(reply_id)
 
     def owe(self, digest: bytes) -> None:
-        """A request with this body got no answer: its retry must not get the answer of another request."""
+        """Note that a request with this body got no answer. Its retry must not get the answer of another request."""
         self._owed[digest] += 1
 
     def keep(self, digest: bytes, reply: bytes) -> None:

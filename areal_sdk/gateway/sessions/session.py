@@ -214,11 +214,11 @@ class Session:
             self._sampling.pop(stop, None)
 
     def cut_short(self) -> None:
-        """A limit ends the episode. That is an outcome, not an error."""
+        """Note that a limit ends the episode. That is an outcome, not an error."""
         self._is_truncated = True
 
     def sampled_under(self, version: int) -> None:
-        """A token of this version was sampled for the session."""
+        """Note that a token of this version was sampled for the session."""
         if self._oldest_version is None:
             self._oldest_version = version
 
@@ -230,7 +230,7 @@ class Session:
         self._refusal = refusal
 
     def leave_verdict_to(self, judge: str) -> None:
-        """`judge` alone judges the episode, if it has a name. A reward that is posted is then refused."""
+        """Let `judge` alone judge the episode, and refuse rewards that are posted; if it has no name, allow them."""
         self._posted.leave_to(judge)
 
     def next_seed(self) -> int | None:
@@ -270,7 +270,7 @@ class Session:
         return len(self._turns) - 1
 
     def answered(self, digest: bytes, reply: bytes, *, num_retries: int) -> None:
-        """A request body got its whole answer. The faults that its earlier attempts met are forgotten."""
+        """Note that a request body got its whole answer. The faults that its earlier attempts met are forgotten."""
         self.notes.forgive(digest, num_retries=num_retries)
         self.replies.keep(digest, reply)
 
@@ -280,7 +280,7 @@ class Session:
             self.replies.leave(left)
 
     def begin_attempt(self, digest: bytes, *, num_retries: int) -> None:
-        """A request comes: what clients left before it are turns, but not an attempt at the same."""
+        """Note that a request comes. Replies that clients left earlier become turns, except attempts at the same request."""
         self.replies.asked_again(digest, num_retries=num_retries)
         self.replies.record_left()
 

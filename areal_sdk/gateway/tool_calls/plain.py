@@ -17,7 +17,7 @@ from areal_sdk.types import Message, Tool
 
 _TEMPLATE = Path(__file__).with_name("plain.jinja")
 _OWN = "{#- The template of the model itself: -#}{{ '' }}"
-"""The end of that file. The text after it stays as it is, even if it begins with a newline."""
+"""The last line of `plain.jinja`. The text after it stays as it is, even if it begins with a newline."""
 
 
 def with_plain_tools(source: str) -> str:

@@ -78,7 +78,7 @@ def _parse_output_schema(fields: Fields) -> dict[str, Any] | None:
 
 
 def _thinking_options(thinking: dict[str, Any]) -> dict[str, Any]:
-    """Whether the chat template shall let the model think; its own default unless asked."""
+    """Whether the chat template shall let the model think. If the request does not say, the template decides."""
     kind = thinking.get("type")
     if kind == "disabled":
         return {"enable_thinking": False}

@@ -72,7 +72,7 @@ def parse(
     known: Sequence[Message] = (),
     raw_inputs: MutableMapping[str, str] | None = None,
 ) -> "ChatCall":
-    """`known` messages were parsed before: where they come again they are not looked at again.
+    """The call that the body of a request asks for. Messages of `known` were parsed before, and are not checked again.
 
     `raw_inputs` are the session's.
     """

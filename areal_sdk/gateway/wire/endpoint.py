@@ -38,7 +38,7 @@ class Endpoint:
     async def answer(
         self, request: web.Request, raw: bytes, session: Session
     ) -> web.StreamResponse:
-        """`raw` is the request's body."""
+        """The response to a request with the body `raw`, sampled in the session."""
         body, digest, num_new = await self._read_body(session, raw)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _RequestAttempt(session, digest, _num_retries(request))

@@ -42,7 +42,7 @@ class Fields:
         return self._body.get(name)
 
     def holds_any(self, names: Collection[str]) -> bool:
-        """Whether any of these fields was sent: most requests hold few of all that they may."""
+        """Whether any of these fields was sent. Most requests send few of the fields that they may."""
         self._known.update(names)
         return not self._body.keys().isdisjoint(names)
 

@@ -53,7 +53,8 @@ _OF_EVENT = ("time", "step")
 
 
 def _is_of_measure(key: str) -> bool:
-    """
+    """Whether another value of the setting `key` makes other measurements.
+
     >>> _is_of_measure("reward.judge.model"), _is_of_measure("eval.every")
     (True, False)
     """

@@ -125,7 +125,8 @@ def _earlier(run: RunDir) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    """
+    """The rows as a table in Markdown.
+
     >>> print(table([("steps", "3 | 4")], ("", "")))
     |  |  |
     |---|---|

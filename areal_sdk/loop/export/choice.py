@@ -24,7 +24,8 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """
+        """The weights in words.
+
         >>> Choice(RunDir(Path("runs/a")), Path("runs/a/checkpoints/best"), 40).name
         'the best of the evaluations, after step 40'
         """

@@ -26,7 +26,7 @@ class Lesson:
     success: float
     """Success over all episodes that ended. An episode without a reward is no success."""
     without_reward: float
-    """The share of these episodes."""
+    """Share of the episodes that ended without a reward."""
     differing: float
     """The share of the groups whose rewards differ."""
     is_empty: bool

@@ -125,7 +125,7 @@ class CollapseGuard:
         )
 
     def learnt(self, metrics: Mapping[str, float]) -> None:
-        """A step was taken: the state that is saved with it knows what was seen."""
+        """Note that a step was taken, so that the state which is saved with it holds what was seen."""
         self.watch.learnt(metrics)
         if self.how != "off":
             self.learner.state.guard = {

@@ -57,7 +57,7 @@ ADDRESS_BACKEND = "upstream"
 
 
 def make_backend(upstream: str, *, plugins: Plugins, api_key: str, max_request_s: float) -> Backend:
-    """The backend that `serve.upstream` means: the name of one, or an address. ConfigError for one without use."""
+    """The backend that `serve.upstream` names, or the one for its address. ConfigError if none has the name."""
     name = upstream if upstream in plugins.backends else ADDRESS_BACKEND
     return plugins.backends.get(name)(BackendSettings(upstream, api_key, max_request_s))
 
@@ -94,7 +94,7 @@ def live_limits(config: Config) -> ExternalLimits:
 
 
 def check_listens(gateway: GatewaySection) -> None:
-    """ConfigError if a server cannot listen at the address of `[gateway]`."""
+    """Raise ConfigError if a server cannot listen at the address of `[gateway]`."""
     check_can_listen(gateway.host, gateway.port, has_given_key=gateway.admin_key is not None)
 
 

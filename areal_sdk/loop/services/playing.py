@@ -1,7 +1,7 @@
 """The three ways to have episodes: agents here, agents in nodes, callers of gateway processes.
 
-The settings choose one (`choose_playing`). It starts what needs no engine beside engine and trainer, and opens when
-the engine samples.
+The settings choose one (`choose_playing`). Its parts that need no engine start together with engine and trainer. It
+opens when the engine samples.
 """
 
 from abc import ABC, abstractmethod
@@ -88,7 +88,7 @@ class PlayingSide(ABC):
 
 
 class WayToPlay(ABC):
-    """One of the three ways, before the engine is up."""
+    """A way to play, before the engine is up. There are three."""
 
     async def start(self) -> None:
         """Start what needs no engine."""

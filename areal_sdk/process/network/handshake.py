@@ -55,7 +55,8 @@ def notice_dead_peers(sock: socket.socket) -> None:
 
 
 def join_address(host: str, port: int) -> str:
-    """
+    """Host and port as one text, which `split_address` reads.
+
     >>> join_address("10.0.0.1", 5000), join_address("::1", 80)
     ('10.0.0.1:5000', '[::1]:80')
     """
@@ -63,7 +64,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """
+    """Host and port of an address; ValueError if it has none.
+
     >>> split_address("10.0.0.1:5000"), split_address("[::1]:80")
     (('10.0.0.1', 5000), ('::1', 80))
     """

@@ -37,9 +37,10 @@ def connect_and_run(
 def introduce(
     sock: socket.socket, address: str, *, token: str, name: str, roles: tuple[str, str]
 ) -> Mapping[str, JSON]:
-    """Prove to the listener at `address` that this is `name`, and have it prove the same; what it answers.
+    """Prove to the listener at `address` that this process is `name`, and have the listener prove that it knows the
+    token too. Returns its answer.
 
-    `roles` are those of this side and of the listener's in the proofs.
+    `roles` are the names that the proofs give to this side and to the listener.
     """
     ours, theirs = roles
     try:

@@ -154,7 +154,7 @@ class Restarts:
         return pause
 
     def forget(self) -> None:
-        """The child is well: earlier deaths do not count any more."""
+        """Note that the child is well, so that earlier deaths do not count any more."""
         self._recent.clear()
 
 

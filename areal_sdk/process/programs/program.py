@@ -131,7 +131,7 @@ class Tail(asyncio.Protocol):
         self.eof = asyncio.Event()
         self.is_over = False
         self.writer = -1
-        """The end that the program writes to, until it is started."""
+        """Descriptor of the pipe's end that the program writes to, until the program is started."""
         self._on_over = on_over
         self._kept = bytearray()
         self._total = 0
@@ -249,7 +249,7 @@ async def _until_read(*tails: Tail) -> None:
 
 
 async def _until_ended(pid: int, done: asyncio.Event) -> None:
-    """Return once the process is dead, or `done` is set. It is left to be reaped: its pid stays its own."""
+    """Return once the process is dead, or `done` is set. The process is not reaped here, so its pid stays its own."""
     loop = asyncio.get_running_loop()
     descriptor = os.pidfd_open(pid)
     loop.add_reader(descriptor, done.set)

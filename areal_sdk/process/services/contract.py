@@ -149,7 +149,7 @@ class Method:
     """The contract, the method and its parameters: `Rewards.score(reward, episode)`."""
     _arguments: TypeAdapter[tuple[Any, ...]]
     _result: TypeAdapter[tuple[Any]]
-    """Reads and writes a tuple of the result alone: pydantic takes `_FLOATS` for a tuple, for a dataclass it does not."""
+    """Reads and writes the result as a tuple of one: pydantic applies `_FLOATS` to a tuple, and not to a dataclass."""
 
     def called(self, *arguments: object) -> Packed:
         """The payload and the buffers of a call. Raises TypeError, which names the method."""

@@ -109,7 +109,7 @@ class Watch:
     begun: int = 0
     """The step of the latest candidate."""
     spread: float = 0.0
-    """The largest in a batch so far."""
+    """The largest spread of the rewards in a batch so far."""
     noise: dict[str, float] = field(default_factory=dict)
     """Noise of each measure before the latest fall."""
     trial: float | None = None

@@ -14,7 +14,7 @@ from areal_sdk.telemetry.metrics import last_event
 Row = Mapping[str, Any]
 
 WINDOW_S, FEW_S = 120.0, 5.0
-"""Seconds before the end that are looked at, and seconds below which there is no course to tell."""
+"""Seconds before the end that are looked at, and seconds below which no course is told."""
 STUCK_S, IDLE = 20.0, 0.02
 """Seconds without a sign from which a part is stuck, and share of a core below which a process computes nothing."""
 TOLD = re.compile("note|warning|error|critical|stopping")

@@ -63,9 +63,9 @@ class Signs:
     summaries: Sequence[EpisodeSummary] = ()
     """The episodes that the run learnt from or dropped, oldest first."""
     sampled: Sequence[tuple[int, Episode]] = ()
-    """Some of them whole, each with its step."""
+    """A sample of these episodes with their turns, each with its step."""
     failed: Sequence[Episode] = ()
-    """Some of those whose reward or agent failed."""
+    """A sample of the episodes whose reward or agent failed."""
     far_tokens: FarTokens | None = None
     """Tokens of the step at which engine and trainer differed most under the same weights."""
     num_unreadable: int = 0

@@ -19,7 +19,7 @@ from typing import Any, Self
 _LAYOUT = struct.Struct("=Qd")
 
 Step = tuple[int, float]
-"""Number of the episode whose code runs (0: none), and the time since when (`time.monotonic`)."""
+"""Number of the episode whose code runs (0: none), and the time at which it began (`time.monotonic`)."""
 
 PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default=0)
 """Number of the episode that the current code belongs to; tasks that it starts inherit it."""

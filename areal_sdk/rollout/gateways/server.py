@@ -155,7 +155,7 @@ class SharedEngine(InferenceEngine):
         self._heard = version
 
     async def start(self) -> None:
-        """The engine runs already."""
+        """Do nothing: the engine runs already."""
 
     @property
     def info(self) -> EngineInfo:

@@ -97,7 +97,7 @@ def _fault(error: Exception) -> Outcome:
 
 
 def _load(args: Mapping[str, JSON]) -> list[LoadedReward]:
-    """`args["rewards"]` has a reference and options for each reward; None for those of other workers."""
+    """The rewards by the references and options in `args["rewards"]`, which has None for a reward of other workers."""
     return [
         _of_other_workers
         if spec is None

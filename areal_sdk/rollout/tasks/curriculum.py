@@ -44,11 +44,12 @@ class Curriculum:
         """Successes and episodes of each source; older ones count less. A source that is not drawn keeps its numbers,
         which are the reason for its floor."""
         self._fresh = {label: [0.0, 0.0] for label in weights}
-        """The same since the latest block began. They are sums, so that the order of episodes does not matter."""
+        """Successes and episodes of each source since the latest block began. They are sums, so that the order of episodes
+        does not matter."""
         self._open: dict[tuple[int, str], list[float]] = {}
-        """The same of each task that is not consumed: a resumed run plays it again."""
+        """Successes and episodes of each task that is not consumed: a resumed run plays it again."""
         self._consumed: list[tuple[str, list[float]]] = []
-        """The same of the tasks that were consumed since the latest step."""
+        """Successes and episodes of the tasks that were consumed since the latest step."""
         self._open_failures: dict[tuple[int, str], DropReason] = {}
         """The latest failure of each task that is not consumed."""
         self._failed = {label: Counter[DropReason]() for label in weights}
@@ -56,7 +57,7 @@ class Curriculum:
         self._told: set[str] = set()
 
     def observe(self, task: Task, *, epoch: int, is_success: bool) -> None:
-        """An episode of `task` was scored."""
+        """Note that an episode of `task` was scored."""
         seen = self._open.setdefault((epoch, task.id), [0.0, 0.0])
         seen[0] += is_success
         seen[1] += 1.0

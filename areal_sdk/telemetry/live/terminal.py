@@ -152,7 +152,8 @@ def curve(values: Sequence[float | None], *, width: int = CURVE_WIDTH, bars: str
 
 
 def clock(seconds: float) -> str:
-    """
+    """A duration in hours, minutes and seconds.
+
     >>> clock(75), clock(3675)
     ('1:15', '1:01:15')
     """
@@ -246,7 +247,8 @@ def _progress(state: RunStatus, width: int, unicode: bool) -> list[Span]:
 
 
 def counted(count: int, what: str) -> str:
-    """
+    """A count with its noun, in the plural unless it is 1.
+
     >>> counted(1, "step"), counted(2, "step")
     ('1 step', '2 steps')
     """
@@ -292,7 +294,8 @@ def _shares(shares: Mapping[str, float]) -> list[Span]:
 
 
 def shares_line(shares: Mapping[str, float]) -> str:
-    """
+    """The shares of sources as one line for the user.
+
     >>> shares_line({"easy": 0.032258, "hard": 0.967742})
     'easy 3 %, hard 97 %'
     """

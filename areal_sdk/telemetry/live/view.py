@@ -73,7 +73,7 @@ class LiveView:
         return self._writer is not None and not self._writer.repaints
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._told_at = time.monotonic()
         self._on_say(text)
         if self._writer is not None:
@@ -137,7 +137,7 @@ class EvalView:
             await self._view.__aexit__()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._is_silent:
             logger.warning("%s", text)
         else:

@@ -74,7 +74,7 @@ class Blockage:
 
 
 def log_blockage(blockage: Blockage) -> None:
-    """The default report: a warning if the user can mend it, the stack on debug level."""
+    """Log a blockage: as a warning if the user can mend it, else its stack on debug level. The default report."""
     _log.log(logging.WARNING if blockage.is_users else logging.INFO, "%s", blockage)
     _log.debug("%s", blockage.stack)
 

@@ -28,7 +28,8 @@ def cassette(episode: Episode) -> Outcome:
 
 
 def _plain(text: str) -> str:
-    """
+    """The text without case and with single spaces.
+
     >>> _plain(" In  Oslo\\n")
     'in oslo'
     """

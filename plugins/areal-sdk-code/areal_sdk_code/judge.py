@@ -228,7 +228,8 @@ def _lines(text: str) -> list[str]:
 
 
 def _is_same_line(written: str, wanted: str) -> bool:
-    """
+    """Whether two lines of output are equal, with numbers compared as numbers.
+
     >>> _is_same_line("2.50 1", "2.5 1.0"), _is_same_line("2.51", "2.5"), _is_same_line("v1.0", "v1")
     (True, False, False)
     >>> _is_same_line("10", "0010"), _is_same_line("10 0.50", "0010 0.5"), _is_same_line("0010 .5", "0010 0.5")

@@ -57,7 +57,8 @@ def read_tree(root: Path, *, without: frozenset[str] = frozenset()) -> Tree:
 
 
 def _checked_target(name: str, target: str) -> str:
-    """
+    """The target of a link; an error if it leads out of the tree.
+
     >>> _checked_target("data/latest", "../one.txt")
     '../one.txt'
     >>> _checked_target("data/latest", "../../secret")

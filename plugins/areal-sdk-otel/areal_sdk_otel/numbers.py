@@ -99,7 +99,8 @@ def _lines(values: Mapping[Family, Mapping[Labels, float]], common: Labels) -> I
 
 
 def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    r"""
+    r"""Labels as Prometheus reads them.
+
     >>> _labels([("run", 'a "b"'), ("name", "x\\y\n")])
     'run="a \\"b\\"",name="x\\\\y\\n"'
     """
@@ -111,7 +112,8 @@ def _escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """
+    """A number as Prometheus reads it.
+
     >>> _number(3.0), _number(float("inf")), _number(float("nan"))
     ('3.0', '+Inf', 'NaN')
     """

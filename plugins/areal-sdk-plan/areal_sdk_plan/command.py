@@ -199,7 +199,8 @@ class _Progress:
 
 
 def _measured(text: str) -> tuple[float, int]:
-    """
+    """The measured tokens a second, and the number of GPUs that gave them.
+
     >>> _measured("12000@64")
     (12000.0, 64)
     """
@@ -321,7 +322,8 @@ def _range(split: "Split", sureness: "Sureness") -> tuple[float, float]:
 
 
 def _rounded(value: float) -> str:
-    """
+    """A number rounded to the digits that a prediction deserves.
+
     >>> _rounded(123456.0), _rounded(12.345)
     ('123,000', '12.3')
     """

@@ -123,7 +123,8 @@ class TrainerSpeed:
     """Cores of the common machine that each rank uses while it computes."""
 
     def step_s(self, num_tokens: float, num_episodes: int = 0) -> float:
-        """
+        """Seconds of a step that computes so many tokens.
+
         >>> TrainerSpeed(token_s=0.001, fixed_s=0.5, ranks=4, sync_s=0.25).step_s(4000)
         1.75
         >>> TrainerSpeed(token_s=0.001, straggler=0.1, ranks=4).step_s(4000)

@@ -103,7 +103,8 @@ def figures_of(played: Played) -> Figures:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """
+    """The percentiles of the values, by name.
+
     >>> percentiles([3, 1, 2])
     {'p50': 2, 'p90': 3, 'p99': 3}
     """

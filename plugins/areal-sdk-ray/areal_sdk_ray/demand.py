@@ -61,7 +61,8 @@ def _described(node: NodeRoom) -> str:
 
 
 def _count(number: float, singular: str) -> str:
-    """
+    """A number of resources with its noun.
+
     >>> _count(1, "GPU"), _count(2.0, "GPU")
     ('1 GPU', '2 GPUs')
     """

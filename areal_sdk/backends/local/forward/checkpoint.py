@@ -93,7 +93,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _verify_checksum(files: list[Path], checksum: str) -> None:
-    """`checksum` is `crc32:<hex>` or `sha256:<hex>` of the files' bytes, in name order."""
+    """Raise EngineError unless the bytes of the files, in name order, have this `crc32:<hex>` or `sha256:<hex>`."""
     algorithm, _, expected = checksum.partition(":")
     if algorithm not in ("crc32", "sha256"):
         raise EngineError(f"checksum {checksum!r}: expected crc32:<hex> or sha256:<hex>")

@@ -14,7 +14,7 @@ from areal_sdk.backends.local.forward.linear import Linear
 from areal_sdk.models.experts import Mixture
 
 MakeLinear = Callable[..., Linear]
-"""`make(n_in, n_out, has_bias=...)`."""
+"""Function that makes a layer: `make(n_in, n_out, has_bias=...)`."""
 
 
 class FeedForward:
@@ -59,8 +59,8 @@ class Experts:
         return {"router": self.router, **of_experts}
 
     def __call__(self, normed_TN: Tensor, *, is_fixed: bool) -> Tensor:
-        """`is_fixed` has each expert compute all rows, because the last digits of a product depend on its number of
-        rows."""
+        """The output of the layer. With `is_fixed`, each expert computes all rows, because the last digits of a product
+        depend on its number of rows."""
         weights_TK, chosen_TK = self._route(normed_TN)
         mixed_TN = torch.zeros_like(normed_TN, dtype=torch.float32)
         # One read a layer: sizes on the host, places on the device. A stable sort keeps the tokens' order.

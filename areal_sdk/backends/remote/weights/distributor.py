@@ -110,7 +110,7 @@ class WeightDistributor:
             await self._catch_up(server)
 
     async def adopt(self, server: Server) -> None:
-        """A server at the start of the run: its checkpoint is the current version."""
+        """Take in a server at the start of the run, whose checkpoint is the current version."""
         await server.client.set_label(self.label(self.version))
         server.version = self.version
         await self._pool.set_state(server, State.READY)

@@ -56,7 +56,7 @@ class SenderCalls(Service, Protocol):
         """Handles of one bucket, one a receiver: each is opened once and counted."""
 
     def join(self, group: WeightGroup) -> Answer[None]:
-        """Make the group with one server; returns when its ranks are in it."""
+        """Make the group with one server. The call returns when all ranks of the server have joined."""
 
     def send(self, group: str, bucket: int) -> Answer[None]:
         """Broadcast one bucket in a group."""

@@ -68,7 +68,7 @@ class ResponsesCall:
 def parse(
     fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
 ) -> ResponsesCall:
-    """`raw_inputs` are the session's."""
+    """The call that the body of a request asks for. `raw_inputs` are those of the session."""
     require(fields.text("model"), "model")
     call = parse_input(fields, store, raw_inputs)
     fields.accept(*_ACCEPTED)
