@@ -13,6 +13,7 @@ metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 data.json       of a fine-tuning run: digests of the rows that it began with, and for `dpo` their logprobs then
 episodes/       conversations, tokens, masks, rewards, versions
+open/           the answers of episodes that no step has trained yet: a resumed run goes on with them
 tokens/         what each step made of each token: advantages, logprobs, entropy, flags
 checkpoints/    weights, optimiser, and the state to resume from
 model/          config, tokenizer and template of the trained model: all its files but the weights
@@ -148,6 +149,10 @@ class RunDir:
     @property
     def episodes(self) -> Path:
         return self.path / "episodes"
+
+    @property
+    def open_episodes(self) -> Path:
+        return self.path / "open"
 
     @property
     def tokens(self) -> Path:

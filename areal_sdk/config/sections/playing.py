@@ -248,6 +248,15 @@ class RolloutSection(Section):
     more is killed. Default: half of the machine's memory, divided among the workers of that environment or reward."""
     infra_retries: NonNegative = 2
     """Number of times that an episode is tried again after an infrastructure fault."""
+    resume_episodes: Annotated[
+        bool,
+        IdleIf(
+            lambda run: run.finetune.objective is not None or run.serve.learn,
+            "only episodes that the run's own agent plays go on after a resume",
+        ),
+    ] = True
+    """Keep the answers of unfinished episodes. A resumed run plays these episodes again with the same answers up to where
+    they were, and then samples. `false`: it plays them anew."""
     truncated: Literal["score", "mask", "drop"] = "score"
     """Episodes that reached a limit of turns, tokens or context: `score` and train them; `mask` them, so
     that only their reward counts in the comparison; or `drop` them."""

@@ -184,6 +184,8 @@ class Completer:
         begun = time.monotonic()
         latest = -math.inf  # nothing came yet
 
+        recall = session.recall
+
         def record(completed: Completed) -> int:
             self.metrics.observe(completed.turn, num_cached=completed.num_cached)
             return completed.index
@@ -193,11 +195,12 @@ class Completer:
                 duration_s = time.monotonic() - begun
                 left(lambda: record(reader.record_left(duration_s)))
 
-        stream = (
-            self._engine.stream(self._engine_request(session, prepared))
-            if prepared.max_new_tokens
-            else _nothing()
-        )
+        asked = self._engine_request(session, prepared)
+        known = None if recall is None else recall.answer(asked)
+        if known is not None:
+            stream = _only(known)
+        else:
+            stream = self._engine.stream(asked) if prepared.max_new_tokens else _only(_CUT)
         self.metrics.num_running += 1
         try:
             with self._client_errors(session, schema_field=prepared.request.schema_field):
@@ -232,6 +235,14 @@ class Completer:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         record(completed)
+        if recall is not None:
+            recall.keep(
+                asked,
+                completed.turn,
+                completed.index,
+                stop_matched=completed.stop_matched,
+                top_logprobs=reader.top_logprobs,
+            )
         yield completed
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
@@ -287,6 +298,6 @@ _CUT = GenerateChunk((), (), (), FinishReason.LENGTH)
 """The last chunk of an answer that goes on until its time is over. This is an outcome and no fault of the engine."""
 
 
-async def _nothing() -> AsyncIterator[GenerateChunk]:
-    """The answer to a request for no tokens."""
-    yield GenerateChunk((), (), (), FinishReason.LENGTH)
+async def _only(chunk: GenerateChunk) -> AsyncIterator[GenerateChunk]:
+    """An answer that needs no engine: one that is known, or that to a request for no tokens."""
+    yield chunk

@@ -186,7 +186,7 @@ class CompletionReader:
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._last: GenerateChunk | None = None
-        self._top_logprobs: list[Mapping[int, float]] = []
+        self.top_logprobs: list[Mapping[int, float]] = []
         self._num_read = 0
         self._opened = self._parser.feed(prepared.opening)
         self._num_prefilled = 0
@@ -203,7 +203,7 @@ class CompletionReader:
         if chunk.versions:
             self._session.sampled_under(chunk.versions[0])
         if chunk.top_logprobs:
-            self._top_logprobs += chunk.top_logprobs
+            self.top_logprobs += chunk.top_logprobs
         if chunk.finish_reason is not None:
             self.is_done, self._last = True, chunk
         elif not self._streams:
@@ -216,7 +216,7 @@ class CompletionReader:
         begin, self._num_read = self._num_read, len(self._tokens)
         new = self._tokens[begin:]
         if self._prepared.request.logprobs:
-            tops = self._top_logprobs[begin:] or [{}] * len(new)
+            tops = self.top_logprobs[begin:] or [{}] * len(new)
             deltas.append(SampledTokens(new, self._logprobs[begin:], tops))
         text = self._stop.feed(self._detokenizer.feed(new))
         if self.is_done:

@@ -26,6 +26,7 @@ from areal_sdk.gateway.sessions.history import History, side_calls
 from areal_sdk.gateway.sessions.incremental_json import IncrementalBody
 from areal_sdk.gateway.sessions.notes import Notes
 from areal_sdk.gateway.sessions.posted_rewards import PostedReward, PostedRewards
+from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.replies import AbandonedReply, KeptReplies, SessionReplies
 from areal_sdk.types import Exclusion, Message, Tool, Turn
 
@@ -69,6 +70,7 @@ class Session:
         sampling: SamplingPolicy,
         seed: int | None,
         split: str,
+        recall: Recall | None = None,
         mark: str = "",
     ) -> None:
         """`mark` is the part of made-up names that tells which process owns the session."""
@@ -94,7 +96,10 @@ class Session:
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
-        self._ids = _UNSEEDED if seed is None else random.Random(seed)
+        self.recall = recall
+        """The answers that a resumed episode had before, and the record of further ones."""
+        ids = seed if recall is None else recall.seed
+        self._ids = _UNSEEDED if ids is None else random.Random(ids)
         self._num_requests = 0
         self._turns: list[Turn] = []
         self._latest_prompt: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ from areal_sdk.gateway.processes.claims import Claims
 from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.keyring import Keyring
+from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.replies import KeptReplies
 from areal_sdk.gateway.sessions.session import Session, SessionLimits, TurnSampler
 
@@ -52,6 +53,7 @@ class SessionStore:
         sampling: SamplingPolicy | None = None,
         seed: int | None = None,
         split: str = "train",
+        recall: Recall | None = None,
     ) -> Session:
         if session_id in self._by_id:
             raise ConfigError(f"session {session_id!r} is open already: close it first")
@@ -64,6 +66,7 @@ class SessionStore:
             sampling=sampling or self.sampling,
             seed=seed,
             split=split,
+            recall=recall,
             mark=self.shard.mark,
         )
         self._by_id[session_id] = session

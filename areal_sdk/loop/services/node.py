@@ -25,7 +25,10 @@ from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.judging.reward_pool import RewardSpec
+from areal_sdk.rollout.nodes.episode_wire import Stage
 from areal_sdk.rollout.nodes.server import NodeServer
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.journal import Journal
 
 ENTRY = "areal_sdk.loop.services.node:main"
 HOST = "127.0.0.1"
@@ -101,11 +104,23 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
         stack.enter_context(short_collections())
         server = NodeServer(
             channel,
-            make_runner=lambda stage: players.runner(split=stage.split, sampling=stage.sampling),
+            make_runner=lambda stage: players.runner(
+                split=stage.split, sampling=stage.sampling, journal=_journal(stage, stack)
+            ),
             told=engine.told,
         )
         channel.ready({"gateway": players.gateway.base_url})
         await server.run()
+
+
+def _journal(stage: Stage, stack: AsyncExitStack) -> Journal | None:
+    """The journal of the run, until `stack` ends; None if this node does not see the run directory."""
+    if stage.journal is None or not RunDir(stage.journal.parent).config.is_file():
+        return None
+    journal = Journal(stage.journal)
+    journal.start()
+    stack.callback(journal.close)
+    return journal
 
 
 def engine_client(args: Mapping[str, JSON]) -> EngineClient:

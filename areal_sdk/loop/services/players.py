@@ -19,6 +19,7 @@ from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.routes import Route
+from areal_sdk.telemetry.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class Players:
         """The processes of agents, by name."""
         return self.agent.pids if isinstance(self.agent, AgentPool) else {}
 
-    def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
+    def runner(
+        self, *, split: str, sampling: SamplingPolicy, journal: Journal | None = None
+    ) -> EpisodeRunner:
         """A runner of this program's episodes, to be used with `async with`."""
         rollout = self.config.rollout
         on_error = rollout.on_agent_error
@@ -58,6 +61,7 @@ class Players:
             infra_retries=rollout.infra_retries,
             on_agent_error=None if on_error == "drop" else on_error,
             longer_context=self.longer_context,
+            journal=journal,
         )
 
 

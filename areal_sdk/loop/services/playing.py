@@ -31,6 +31,7 @@ from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class PlayingSide(ABC):
         """Plays this program's episodes: `async with` it."""
         raise AssertionError("callers play when they like")
 
-    def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
+    def training_runner(
+        self, journal: Journal | None
+    ) -> AbstractAsyncContextManager[WatchesEpisodes]:
         """Plays training episodes; nodes triage them too."""
         raise AssertionError("callers play when they like")
 
@@ -161,9 +164,11 @@ class _PlayingHere(PlayingSide):
     ) -> AbstractAsyncContextManager[PlaysEpisodes]:
         return self.players.runner(split=split, sampling=sampling)
 
-    def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
+    def training_runner(
+        self, journal: Journal | None
+    ) -> AbstractAsyncContextManager[WatchesEpisodes]:
         sampling = rollout_sampling(self.players.config.rollout)
-        return self.players.runner(split="train", sampling=sampling)
+        return self.players.runner(split="train", sampling=sampling, journal=journal)
 
     @property
     def callers(self) -> Callers:
@@ -223,10 +228,14 @@ class _PlayingInNodes(PlayingSide):
     ) -> AbstractAsyncContextManager[PlaysEpisodes]:
         return self.nodes.runner(split=split, sampling=sampling)
 
-    def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
+    def training_runner(
+        self, journal: Journal | None
+    ) -> AbstractAsyncContextManager[WatchesEpisodes]:
         rollout = self.config.rollout
         return self.nodes.training_runner(
-            sampling=rollout_sampling(rollout), truncated=rollout.truncated
+            sampling=rollout_sampling(rollout),
+            truncated=rollout.truncated,
+            journal=None if journal is None else journal.directory.absolute(),
         )
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from areal_sdk.agent import AgentLike, EpisodeContext
@@ -15,8 +16,10 @@ from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.errors import CONTEXT_OVERFLOW
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.posted_rewards import PostedReward
+from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, agent_title, as_play, guard
 from areal_sdk.rollout.agents.advice import with_advice
 from areal_sdk.rollout.agents.command import CommandAgent, silence
@@ -39,6 +42,7 @@ from areal_sdk.rollout.trajectory import (
     oldest_trainable,
     recorded_indices,
 )
+from areal_sdk.telemetry.journal import EpisodeKey, Journal
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
@@ -78,10 +82,12 @@ class EpisodeRunner(SharesHttpClient):
         retry_delay_s: float = 0.5,
         on_agent_error: float | None = None,
         longer_context: str = "",
+        journal: Journal | None = None,
     ) -> None:
         """`on_agent_error` is the reward of an episode whose agent raised. With None it stays an error.
 
-        `longer_context` says how a user gets more context, if a setting decides it.
+        `longer_context` says how a user gets more context, if a setting decides it. `journal` keeps the answers of
+        first attempts, and has those that an earlier process kept.
         """
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
@@ -105,9 +111,10 @@ class EpisodeRunner(SharesHttpClient):
         self._retry_delay_s = retry_delay_s
         self._on_agent_error = on_agent_error
         self._longer_context = longer_context
+        self._journal = journal
         self._ages: dict[str, Callable[[], int | None]] = {}
         """Function of each running episode that returns the version of its first token."""
-        self._warned = False
+        self._warned: set[str] = set()
         self._turnstile = asyncio.Lock()
         """Lets one episode begin at a time. A first step often builds a client, which takes tens of
         milliseconds; between two beginnings the event loop serves the other episodes."""
@@ -141,21 +148,52 @@ class EpisodeRunner(SharesHttpClient):
 
     async def _attempt(self, request: EpisodeRequest, attempt: int) -> Episode:
         seed = stable_seed(self._seed, request.task.id, request.epoch, request.sibling)
+        recall = await self._recall(request, seed) if attempt == 0 else None
         session = self._gateway.sessions.open(
             request.id if attempt == 0 else f"{request.id}~{attempt}",
             limits=self._limits,
             sampling=self._sampling,
             seed=seed if self._deterministic else None,
             split=self._split,
+            recall=recall,
         )
         session.leave_verdict_to(self._judges)
         self._ages[request.id] = lambda: session.oldest_version
         try:
-            return await self._play_and_judge(request, attempt, session, seed)
+            episode = await self._play_and_judge(request, attempt, session, seed)
+            return episode if recall is None else self._told_replay(episode, recall)
         finally:
             del self._ages[
                 request.id
             ]  # not before the verdict: until then the trainer waits for the episode
+
+    async def _recall(self, request: EpisodeRequest, seed: int) -> Recall | None:
+        """The memory of the episode, with the answers that the journal has of it."""
+        if (journal := self._journal) is None:
+            return None
+        key = EpisodeKey(request.epoch, request.task.id, request.sibling)
+        answers = []
+        if journal.is_recorded(key):
+            answers = await in_thread(lambda: journal.read(key), name=f"read {request.id}")
+        return Recall(answers, keep=partial(journal.keep, key), seed=seed)
+
+    def _told_replay(self, episode: Episode, recall: Recall) -> Episode:
+        """The episode with the counts of its replay, if it had one."""
+        if not recall.num_recorded:
+            return episode
+        if recall.num_waiting:
+            self._warn_once(
+                f"left the record of episode {episode.id} after {recall.num_replayed} of {recall.num_recorded} "
+                "answers, and went on live: its tools answered differently than before the run stopped "
+                "(outcome/unused_turns counts such answers)",
+                about="replay",
+            )
+        counts = {
+            "replayed_turns": float(recall.num_replayed),
+            "unused_turns": float(recall.num_waiting),
+        }
+        outcome = episode.outcome
+        return replace(episode, outcome=replace(outcome, metrics={**outcome.metrics, **counts}))
 
     async def _play_and_judge(
         self, request: EpisodeRequest, attempt: int, session: Session, seed: int
@@ -297,9 +335,9 @@ class EpisodeRunner(SharesHttpClient):
                 f"{what}, so the configured rewards ({names}) are not asked: {cure} to use them"
             )
 
-    def _warn_once(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
+    def _warn_once(self, what: str, *, about: str = "verdict") -> None:
+        if about not in self._warned:
+            self._warned.add(about)
             logger.warning("%s %s", agent_title(self.name), what)
 
 

@@ -8,6 +8,7 @@ of types of the SDK only. Training episodes come back triaged (`triaged.py`).
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,6 +38,8 @@ class Stage:
     sampling: SamplingPolicy
     truncated: Truncated | None = None
     """The treatment of training episodes that a limit has ended; None: the episodes are not triaged."""
+    journal: Path | None = None
+    """The directory of the journal of open episodes, which a node uses if it sees the run directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
@@ -104,10 +105,10 @@ class NodePool:
         return NodeRunner(self, Stage(split, sampling))
 
     def training_runner(
-        self, *, sampling: SamplingPolicy, truncated: Truncated
+        self, *, sampling: SamplingPolicy, truncated: Truncated, journal: Path | None = None
     ) -> "NodeRunner[Episode | TriagedEpisode]":
         """A runner of training episodes, which the nodes triage."""
-        return NodeRunner(self, Stage("train", sampling, truncated))
+        return NodeRunner(self, Stage("train", sampling, truncated, journal))
 
     async def tell(self, state: Mapping[str, Any]) -> None:
         """Tell every node news of the engine, and wait for those that answer in time.

@@ -7,7 +7,7 @@ import itertools
 import logging
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from areal_sdk.errors import ConfigError
@@ -58,7 +58,13 @@ class TaskSource(TaskBook):
         seed: int = 0,
         shuffle: bool = True,
         epochs: int | None = None,
+        first: Collection[TaskKey] = (),
+        on_consumed: Callable[[TaskKey], None] = lambda key: None,
     ) -> None:
+        """`first` are issued before the other tasks of their epoch: a resumed run goes on with their episodes, and
+        these grow old."""
+        self._first = first
+        self._on_consumed = on_consumed
         self._stream: TaskStream | None = None
         self._curriculum: Curriculum | None = None
         self._tasks: tuple[Task, ...] = ()
@@ -96,6 +102,7 @@ class TaskSource(TaskBook):
     def consume(self, key: TaskKey) -> None:
         """Note that the task will not be attempted again in its epoch."""
         epoch, _ = key
+        self._on_consumed(key)
         if self._curriculum is not None:
             self._curriculum.consume(key)
         position = self._issued.pop(key, None)
@@ -168,7 +175,10 @@ class TaskSource(TaskBook):
             tasks = self._epoch(epoch)
             if not tasks:
                 return
-            for position, task in enumerate(self._order(epoch, tasks)):
+            places = [*enumerate(self._order(epoch, tasks))]
+            if any(key[0] == epoch for key in self._first):
+                places.sort(key=lambda place: (epoch, place[1].id) not in self._first)
+            for position, task in places:
                 # An epoch that a resumed run completes here has no entry any more.
                 is_consumed = position in self._consumed.get(epoch, ())
                 if epoch >= self._first_epoch and not is_consumed:
