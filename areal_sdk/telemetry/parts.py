@@ -1,7 +1,7 @@
 """A run directory as a list of parts, each with the moment from which it is whole.
 
 Who copies a run reads this list and needs no names of files. What the list leaves out belongs to the machine: the logs,
-`live.json`, `flight.jsonl`, `id.json`, and every name that begins with a dot.
+the answers of open episodes, `live.json`, `flight.jsonl`, `id.json`, and every name that begins with a dot.
 """
 
 from collections.abc import Iterator
