@@ -134,8 +134,9 @@ def export_traces(
 ) -> None:
     """Write the episodes of a run for other tools, one JSON value a line.
 
-    atif and verifiers also have the exact tokens that the run's own engine sampled, with their logprobs. Nothing is
-    masked, since a masked text would have other tokens.
+    All but otel also have the exact tokens that the run's own engine sampled, with their logprobs. Nothing is
+    masked, since a masked text would have other tokens. `--to inspect` writes one log for all episodes: name it
+    NAME.json, since Inspect reads a log by its name.
     """
     from areal_sdk_traces.book import Book
     from areal_sdk_traces.exporters import export_run

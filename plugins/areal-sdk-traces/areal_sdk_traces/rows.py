@@ -52,6 +52,10 @@ def _files(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[tuple[str, 
         name = str(path.relative_to(root)) if root.is_dir() else source
         suffixes = [suffix for suffix in path.suffixes[-2:] if suffix != ".gz"]
         suffix = suffixes[-1] if suffixes else ""
+        if suffix == ".eval":
+            cure = f"inspect log convert --to json --output-dir DIR {path}"
+            book.write(Place(name, 0), Fate.DAMAGED, f"an archive, not JSON: {cure}")
+            continue
         if suffix not in (*_LINES, *_DOCUMENTS) and root.is_dir():
             book.write(Place(name, 0), Fate.NO_MESSAGE, "a file of another kind than JSON")
             continue

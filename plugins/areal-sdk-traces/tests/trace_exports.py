@@ -247,6 +247,44 @@ def verifiers(n: int) -> list[Any]:
     return [{"id": f"episode-{n}", "ok": True, "traces": [trace]}]
 
 
+def inspect(n: int) -> list[Any]:
+    """A sample of two calls. The history of the second is in a pool, and a long text is an attachment."""
+    said: list[JSON] = []
+    for one in chat(n):
+        message = {**one, "content": one["content"] or ""}
+        if "tool_calls" in one:
+            made = {"id": f"call_{n}", "function": "add", "type": "function", "arguments": {"a": n}}
+            message["tool_calls"] = [made]
+        said.append(message)
+    said[0]["content"] = "attachment://a1"
+    tool = {"name": "add", "description": "Adds.", "parameters": TOOL["parameters"]}
+
+    def event(given: JSON, end: int) -> JSON:
+        choice = {"message": said[end], "stop_reason": "stop"}
+        output = {"model": "tiny", "choices": [choice]}
+        return {"event": "model", "model": "tiny", "tools": [tool], "output": output, **given}
+
+    judge = event({"input": [said[1]], "span_id": "s"}, 4)
+    events = [
+        event({"input": said[:2]}, 2),
+        {"event": "tool", "id": f"call_{n}"},
+        event({"input": [], "input_refs": [[0, 2], [2, 4]]}, 4),
+    ]
+    if n == 9:  # what a scorer asks is no conversation of the policy
+        events += [{"event": "span_begin", "type": "scorers", "id": "s"}, judge]
+    sample = {
+        "id": n,
+        "epoch": 1,
+        "messages": said,
+        "events": events,
+        "events_data": {"messages": said[:4], "calls": []},
+        "attachments": {"a1": "Use the tool."},
+        "scores": {"match": {"value": "C"}},
+    }
+    about = {"eval_id": f"eval-{n}", "task": "sums", "model": "tiny"}
+    return [{"version": 2, "status": "success", "eval": about, "samples": [sample]}]
+
+
 EXPORTS: dict[str, Callable[[int], list[Any]]] = {
     "otel": otel,
     "openinference": openinference,
@@ -257,6 +295,7 @@ EXPORTS: dict[str, Callable[[int], list[Any]]] = {
     "codex": codex,
     "atif": atif,
     "verifiers": verifiers,
+    "inspect": inspect,
 }
 
 DAMAGE: dict[str, list[Any]] = {
@@ -328,6 +367,13 @@ DAMAGE: dict[str, list[Any]] = {
         {"id": "e", "traces": [{"id": "t", "nodes": [{"parent": 4, "message": chat(0)[1]}]}]},
         {"id": "e", "traces": [{"id": "t", "nodes": [{"message": {"role": "user"}}]}]},
         {"prompt": "?"},
+    ],
+    "inspect": [
+        {"status": "error", "eval": {"eval_id": "e"}, "samples": []},
+        {"id": 1, "epoch": 1, "messages": [], "error": {"message": "Timeout"}},
+        {"id": 1, "events": [{"event": "model", "input": [], "input_refs": [[0, 4]]}]},
+        {"id": 1, "messages": [{"role": "system", "content": "attachment://none"}]},
+        [],
     ],
 }
 """Damaged rows of each format. None of them can be read."""

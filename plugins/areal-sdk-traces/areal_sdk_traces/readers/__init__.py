@@ -17,7 +17,7 @@ FORMATS = {
     name: f"areal_sdk_traces.readers.{name.replace('-', '_')}"
     for name in (
         *("otel", "openinference", "langfuse", "langsmith", "openai"),
-        *("claude-code", "codex", "atif", "verifiers"),
+        *("claude-code", "codex", "atif", "verifiers", "inspect"),
     )
 }
 """The module of each format, whose function `read` is the reader."""

@@ -14,7 +14,7 @@ OUTPUTS = {
     for name in ("conversations", "sft", "dpo", "tasks")
 }
 
-TARGETS = ("atif", "verifiers", "otel")
+TARGETS = ("atif", "verifiers", "inspect", "otel")
 """The formats of `traces export`: the modules of `areal_sdk_traces.exporters`."""
 
 
