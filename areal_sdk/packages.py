@@ -74,6 +74,7 @@ PACKAGES = (
         {"environment": ("gymnasium",), "dataset": ("frozen_lake_maps", "gymnasium")},
     ),
     Package("areal-sdk-harbor", dict.fromkeys(("agent", "dataset", "command"), ("harbor",))),
+    Package("areal-sdk-inspect", dict.fromkeys(("agent", "dataset"), ("inspect",))),
     Package("areal-sdk-judge", {"reward": ("judge",), "command": ("judge",)}),
     Package(
         "areal-sdk-math",
