@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.config.sections.base import ENDLESS
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.files import read_json_lines
 from areal_sdk.telemetry.metrics import last_event
 
 
@@ -80,6 +81,8 @@ def overview_of(path: Path) -> RunOverview | None:
 
 def _overview(run_dir: RunDir, config: Mapping[str, Any]) -> RunOverview:
     events = run_dir.read_history()
+    if not events and any(read_json_lines(run_dir.metrics)):
+        raise ValueError(f"no line of {run_dir.metrics.name} is an event")
     steps = [event["step"] for event in events if event["kind"] == "step"]
     learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
     objective = config.get("finetune", {}).get("objective")

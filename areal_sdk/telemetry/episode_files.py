@@ -213,7 +213,8 @@ def count_deleted(directory: Path, prefix: str) -> int:
     for stem in reversed(file_stems(directory, prefix)):
         with suppress(FileNotFoundError), (directory / f"{stem}{INDEX}").open("rb") as file:
             if (line := file.readline()).endswith(b"\n"):
-                return int(orjson.loads(line).get("deleted", 0))
+                first = orjson.loads(line)
+                return int(first.get("deleted", 0)) if isinstance(first, dict) else 0
     return 0
 
 

@@ -43,6 +43,7 @@ _ALL_TYPES: Mapping[str, type | UnionType] = {
     "success": bool | None,
     "file": str,
 }
+_MAX_PLACE = 1 << 48
 _FILE = re.compile(rf"(eval-)?\d+({re.escape(RECORDS)}|{re.escape(OLD_RECORDS)})", re.ASCII)
 """The names that a file of records may have. A line of an earlier version names its file; a line must not choose any
 other file of this machine."""
@@ -105,8 +106,8 @@ def checked(row: Any) -> dict[str, Any] | None:
 def _is_episode(row: Mapping[str, Any]) -> bool:
     return (
         _are_typed(tuple(row), tuple(map(type, row.values())))
-        and row["offset"] >= 0
-        and row["length"] >= 0
+        and 0 <= row["offset"] < _MAX_PLACE
+        and 0 <= row["length"] < _MAX_PLACE
         and ("file" not in row or _FILE.fullmatch(row["file"]) is not None)
     )
 
@@ -209,7 +210,9 @@ def marks_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _beginning(episode: Episode) -> str:
     """The beginning of the last answer: its text, else its calls."""
     message = episode.turns[-1].message if episode.turns else {}
-    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
-    called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)
+    given = message.get("tool_calls")
+    calls = [call for call in given if isinstance(call, dict)] if isinstance(given, list) else []
+    named = [call["function"] for call in calls if isinstance(call.get("function"), dict)]
+    called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in named)
     text = message.get("content") or " ".join(called)
     return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]

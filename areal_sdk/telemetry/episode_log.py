@@ -351,7 +351,7 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
         row = orjson.loads(text)
         episode = read_episode_row(row["episode"])
         trajectories = read_trajectory_rows(row["trajectories"], episode)
-    except (ValueError, LookupError, TypeError, AttributeError) as exc:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as exc:
         raise StorageError(f"the record of episode {summary.id!r} is not readable: {exc}") from exc
     return EpisodeRecord(
         episode=episode,

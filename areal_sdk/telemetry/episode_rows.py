@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import orjson
@@ -63,12 +64,13 @@ def _turn_row(turn: Turn, messages: "_Messages") -> dict[str, Any]:
     return row
 
 
+@np.errstate(over="raise")
 def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
     """The episode of a row. `task` takes the place of the task in the row, whose data only JSON describes."""
     return from_json(
         Episode,
         row,
-        task=task or Task(row["task"]["id"], row["task"].get("data", {})),
+        task=task or from_json(Task, row["task"]),
         turns=tuple(_turns(row["turns"], row.get("messages"))),
         outcome=from_json(Outcome, row["outcome"]),
     )
@@ -150,6 +152,7 @@ def _from_turns(row: Row, episode: Episode, before: Branch | None, num_before: i
     )
 
 
+@np.errstate(over="raise")
 def read_trajectory_rows(rows: Sequence[Row], episode: Episode) -> tuple[Trajectory, ...]:
     found: list[Trajectory] = []
     for row in rows:
@@ -170,8 +173,36 @@ def from_json(cls: type[_T], row: Row, **converted: Any) -> _T:
     values = {
         name: _KINDS[name](value) if name in _KINDS and value else _tuples(value)
         for name, value in known.items()
-    }
-    return cls(**values, **converted)
+    } | converted
+    for name, hint in _hints(cls).items():
+        if name in values and not _fits(values[name], hint):
+            raise TypeError(f"{name} of {cls.__name__} is {values[name]!r:.60}")
+    return cls(**values)
+
+
+@cache
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """The types of the fields that JSON may hold. Arrays check theirs themselves."""
+    return {} if cls is Trajectory else get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of a field.
+
+    >>> _fits((1, 2), tuple[int, ...]), _fits((1, None), tuple[int, ...]), _fits(3, float | None), _fits("x", float)
+    (True, False, True, False)
+    """
+    kind, of = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(value, one) for one in of)
+    if kind is tuple:
+        is_tuple = isinstance(value, tuple)
+        return is_tuple and ({*map(type, value)} <= {of[0]} or all(_fits(v, of[0]) for v in value))
+    if kind is not None:
+        is_of = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        # JSON has null in place of NaN.
+        return is_of and (of[1] is Any or all(v is None or _fits(v, of[1]) for v in value.values()))
+    return isinstance(value, int | float if hint is float else hint)
 
 
 @cache
@@ -231,6 +262,9 @@ def _turns(rows: Sequence[Row], messages: Sequence[Message] | None) -> Iterator[
         new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # older runs
         num_shared = row.get("num_shared", row.get("num_prompt", len(new)) - len(new))
         keeper = row.get("shares_with", row.get("parent") if num_shared else None)
+        parent = row.get("parent")
+        if not (parent is None or 0 <= parent < len(turns)):
+            raise ValueError(f"parent of turn {len(turns)} is {parent!r:.60}")
         asked = row["new_messages"]
         if messages is not None:
             asked = [message for first, last in asked for message in messages[first:last]]

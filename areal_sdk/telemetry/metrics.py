@@ -37,9 +37,14 @@ class MetricsLog:
             self._lines = None
 
 
+_COUNTS = ("time", "batch/episodes", "batch/groups")
+"""The values that are numbers wherever an event has them. Others may be no number at all: JSON has no NaN."""
+
+
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
     """The events of a run in order, of one kind or of all. This is safe while the run writes."""
-    return [event for _, event in read_json_lines(path) if kind in (None, event["kind"])]
+    events = (event for _, event in read_json_lines(path) if is_event(event))
+    return [event for event in events if kind in (None, event["kind"])]
 
 
 def is_event(line: Any) -> bool:
@@ -49,6 +54,12 @@ def is_event(line: Any) -> bool:
     (True, False, False)
     """
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return False
+    if not isinstance(line.get("split", ""), str) or not all(
+        isinstance(line.get(name, 0), int | float) for name in _COUNTS
+    ):
+        return False
+    if line["kind"] == "step" and any(isinstance(value, list | dict) for value in line.values()):
         return False
     has_step = line["kind"] in _OF_STEPS or line["kind"] == "resume"
     return not has_step or isinstance(line.get("step"), int | float)

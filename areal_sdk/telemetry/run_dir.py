@@ -299,8 +299,8 @@ class RunDir:
 
     def read_live(self) -> dict[str, Any] | None:
         """The latest content of `live.json`; None if there is none."""
-        live: dict[str, Any] | None = read_json(self.live)
-        return live
+        live = read_json(self.live)
+        return live if isinstance(live, dict) else None
 
     def read_metrics(self, *, kind: str | None = None) -> list[dict[str, Any]]:
         """The events in order, or those of one `kind`."""

@@ -154,7 +154,7 @@ def test_equal_settings_and_wrong_directories_are_told(root: Path, tmp_path: Pat
         (["nowhere"], "nowhere is no directory"),
         ([str(root / "finished"), str(root / "none")], "is not a run directory"),
         ([str(root / "finished"), str(root / "torn")], "cannot be read as a run: TOML"),
-        ([str(root / "finished"), str(root / "strange")], "cannot be read as a run: TypeError"),
+        ([str(root / "finished"), str(root / "strange")], "no line of metrics.jsonl is an event"),
         ([str(root / "finished"), str(root / "foreign")], "its settings name no model"),
     ]:
         assert told in str(CliRunner().invoke(runs, asked).exception)

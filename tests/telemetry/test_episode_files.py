@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from areal_sdk.errors import ConfigError, StorageError
@@ -268,3 +269,41 @@ def test_evaluations_are_kept_apart(tmp_path: Path) -> None:
     found = find_episode(tmp_path, "before")
     assert found is not None
     assert found.episode.turns
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "told"),
+    [
+        ("episode", {"duration_s": "long"}, "duration_s of Episode is 'long'"),
+        ("outcome", {"reward": "much"}, "reward of Outcome is 'much'"),
+        ("outcome", {"turn_rewards": [None, "x"]}, "turn_rewards of Outcome"),
+        ("task", {"data": ["a"]}, "data of Task"),
+        ("turn", {"message": None}, "message of Turn is None"),
+        ("turn", {"parent": 0}, "parent of turn 0 is 0"),
+        ("turn", {"float32_logprobs": 6 * [1e300]}, "overflow"),
+    ],
+)
+def test_a_record_with_a_value_of_a_wrong_type_is_named_with_its_field(
+    tmp_path: Path, part: str, wrong: dict[str, Any], told: str
+) -> None:
+    writer = EpisodeWriter(tmp_path)
+    record = prepare(short(3))
+    whole = orjson.loads(record.record)
+    episode = whole["episode"]
+    parts = {"episode": episode, "turn": episode["turns"][0]}
+    parts.get(part, episode.get(part)).update(wrong)
+    writer.append(replace(record, record=orjson.dumps(whole)), version=0)
+    writer.close()
+    with pytest.raises(StorageError, match=f"the record of episode 'train-0.0.3' .*{told}"):
+        find_episode(tmp_path, "train-0.0.3")
+
+
+def test_a_metric_that_is_no_number_is_read_as_none(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path)
+    outcome = Outcome.scored(1.0, metrics={"ratio": 0.5})
+    object.__setattr__(outcome, "metrics", {"ratio": float("nan")})
+    writer.write(replace(short(3), outcome=outcome))
+    writer.close()
+    found = find_episode(tmp_path, "train-0.0.3")
+    assert found is not None
+    assert found.episode.outcome.metrics == {"ratio": None}

@@ -186,6 +186,8 @@ def test_the_index_has_the_beginning_of_the_last_answer(tmp_path: Path) -> None:
         {"content": "It is\n  4. " + 400 * "x"},
         {"content": None, "tool_calls": [call]},
         {"content": [{"type": "text"}]},
+        {"tool_calls": [None, "look", {"function": "look"}, {"function": {"name": 5}}]},
+        {"tool_calls": 7},
     ]
     writer = EpisodeWriter(tmp_path)
     for answer in answers:
@@ -193,7 +195,8 @@ def test_the_index_has_the_beginning_of_the_last_answer(tmp_path: Path) -> None:
         writer.write(Episode("e", Task("t"), (turn,), Outcome.scored(1.0)))
     writer.write(Episode("e", Task("t"), (), Outcome.scored(1.0)))
     writer.close()
-    nothing, parts, called, said = [e.text for e in list_episodes(tmp_path)]
+    nothing, *odd, parts, called, said = [e.text for e in list_episodes(tmp_path)]
+    assert odd == ["", "-> 5()"]
     assert (nothing, parts, called) == ("", "[{'type': 'text'}]", '-> look({"at": 1})')
     assert said.startswith("It is 4. xxx")
     assert len(said) == 160

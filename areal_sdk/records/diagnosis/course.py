@@ -60,7 +60,7 @@ class Course:
         changes = [abs(b - a) for a, b in pairwise(self.values)]
         if not changes:
             return 0.0
-        usual = max(NORMAL * median(changes), sqrt(fmean(change**2 for change in changes)))
+        usual = max(NORMAL * median(changes), sqrt(fmean(change * change for change in changes)))
         return usual / sqrt(len(self.values) + 1 - len(self.means))
 
     @property

@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator
+import traceback
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,13 +13,15 @@ import aiohttp
 import pytest
 from view_browser import Page
 from view_places import check
-from view_runs import TOKEN
+from view_runs import TOKEN, write_run, write_step
 
-from areal_sdk import Episode, Outcome, Task, Turn
+from areal_sdk import ArealError, ConfigError, Episode, Outcome, Task, Turn
 from areal_sdk.records import FollowedRun
 from areal_sdk.testing import RecordedRun
 from areal_sdk.types import ErrorKind
+from areal_sdk_view.api import OF_RUN, encode
 from areal_sdk_view.export import export
+from areal_sdk_view.library import NotThereError, OpenRun
 
 FLAG = "window.ran=1"
 HOSTILE = (
@@ -230,13 +234,16 @@ async def test_a_message_of_ten_megabytes_is_shown_by_parts(
     check(page, address)
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of the values that hold no others."""
-    if isinstance(value, (dict, list)) and value:
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(one, (*path, key))
-    else:
-        yield path
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in a JSON document: of a list of numbers, that of its first one."""
+    yield path
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from places_in(one, (*path, key))
+    elif isinstance(value, list):
+        is_plain = all(isinstance(one, (int, float)) for one in value)
+        for place, one in enumerate(value[:1] if is_plain else value):
+            yield from places_in(one, (*path, place))
 
 
 def changed(value: Any, path: tuple[Any, ...], to: object) -> Any:
@@ -248,8 +255,9 @@ def changed(value: Any, path: tuple[Any, ...], to: object) -> Any:
     return copy
 
 
-def damaged(text: str, to: object) -> Iterator[str]:
-    """The text of a file with a JSON document a line, or one in all, each time with another value changed."""
+def damaged(text: str, to: object) -> Iterator[tuple[str, str]]:
+    """The text of a file with a JSON document a line, or one in all, each time with another value changed; and its
+    place."""
     try:
         whole = [json.loads(text)]
         lines: list[Any] = whole
@@ -257,49 +265,110 @@ def damaged(text: str, to: object) -> Iterator[str]:
         lines = [json.loads(line) for line in text.splitlines()]
     seen = set()
     for number, line in enumerate(lines):
-        for path in leaves(line):
+        for path in places_in(line):
             place = (line.get("kind"), *path)
             if place in seen:
                 continue  # the same field of another line
             seen.add(place)
             others = [*lines[:number], changed(line, path, to), *lines[number + 1 :]]
-            yield "".join(f"{json.dumps(one)}\n" for one in others)
+            yield "".join(f"{json.dumps(one)}\n" for one in others), ".".join(map(str, place))
+
+
+def breaks(run: OpenRun) -> Iterator[str]:
+    """The answers about a run that would be errors of the server."""
+    asked: list[tuple[str, dict[str, str]]] = [
+        *((what, {}) for what in ("", "events", "tasks", "failures", "lanes", "why")),
+        ("events", {"names": "."}),
+        ("episodes", {"order": "worst", "text": "title"}),
+    ]
+    for one in run.episodes[-2:]:
+        asked += [(what, {"id": one.id}) for what in ("episode", "tokens")]
+        asked += [("copy", {"id": one.id, "as": form, "turn": "0"}) for form in ("jsonl", "curl")]
+        asked += [("siblings", {"group": one.group}), ("task", {"task": one.task_id})]
+    for what, query in asked:
+        try:
+            encode(OF_RUN[what](run, query))
+        except (ArealError, NotThereError, OSError, ValueError):
+            pass  # the page says what is damaged
+        except Exception as exc:  # noqa: BLE001
+            frame = traceback.extract_tb(exc.__traceback__)[-1]
+            yield f"{what}: {exc!r:.200} in {frame.filename}:{frame.lineno}"
+
+
+def write_small(root: Path) -> Path:
+    """A run with every file that holds values."""
+    path = write_run(root, "small-1")
+    run_dir = FollowedRun(path).run_dir
+    run_dir.record_plugins({"plugin": "1.0"})
+    waits = [{"name": "engine", "waited_s": 2.0}]
+    run_dir.write_live({"step": 1, "elapsed_s": 7.0, "note": "", "waits": waits})
+    return path
+
+
+def problems_of(path: Path) -> list[str]:
+    try:
+        run = OpenRun(path)
+        run.refresh()
+    except ConfigError:
+        return []  # no run at all
+    except Exception as exc:  # noqa: BLE001
+        return [f"no answer at all: {exc!r:.200}"]
+    return [*breaks(run)]
+
+
+WRONG = (HOSTILE, None, 5, -1, 1e300, 2**63, True, [], {}, [None], {"a": None}, [[5]])
+"""Values of a wrong type, or out of any range."""
+FEW = (HOSTILE, None, -1, [None])
+
+
+def check_all(path: Path, file: Path, values: Sequence[object]) -> None:
+    whole, found = file.read_text(), []
+    for to in values:
+        for text, place in damaged(whole, to):
+            file.write_text(text)
+            found += [f"{place} = {to!r:.20}: {one}" for one in problems_of(path)]
+    assert found == []
 
 
 @pytest.mark.long  # some hundred damaged runs, twenty answers each
 @pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "live.json", "ledger.json", "plugins.json", "began.json", "index"]
+    "name", ["metrics.jsonl", "live.json", "ledger.json", "plugins.json", "began.json"]
 )
-async def test_no_field_of_any_file_makes_an_error_of_the_server(
-    client: aiohttp.ClientSession, runs: Path, name: str
+def test_no_value_in_any_file_makes_an_error_of_the_server(tmp_path: Path, name: str) -> None:
+    path = write_small(tmp_path)
+    check_all(path, path / name, WRONG)
+
+
+@pytest.mark.long  # as above
+def test_no_value_in_an_index_makes_an_error_of_the_server(tmp_path: Path) -> None:
+    path = write_small(tmp_path)
+    check_all(path, next(path.glob("episodes/*.index")), FEW)
+
+
+def write_record(path: Path, text: str) -> None:
+    """The run with `text` as the record of its first episode."""
+    file = path / "episodes" / "000001.episodes"
+    index = file.with_suffix(".index")
+    packed = zlib.compress(text.encode())
+    first, *rest = index.read_text().splitlines()
+    file.write_bytes(packed)
+    line = {**json.loads(first), "offset": 0, "length": len(packed)}
+    index.write_text("\n".join([json.dumps(line), *rest[-4:], ""]))
+
+
+@pytest.mark.long  # some hundred damaged runs, twenty answers each
+def test_an_episode_with_a_value_of_a_wrong_type_is_shown_or_named_as_damaged(
+    tmp_path: Path,
 ) -> None:
-    run_dir = FollowedRun(runs / "guess-1").run_dir
-    run_dir.record_plugins({"plugin": "1.0"})
-    waits = [{"name": "engine", "waited_s": 2.0}]
-    run_dir.write_live({"step": 1, "elapsed_s": 7.0, "note": "", "waits": waits})
-    path = runs / "guess-1"
-    file = next(path.glob("episodes/*.index")) if name == "index" else path / name
-    found: dict[str, list[str]] = {}
-    for number, text in enumerate(damaged(file.read_text(), HOSTILE)):
-        other = runs / f"damaged-{number}"
-        other.mkdir()
-        for one in path.iterdir():
-            (other / one.name).symlink_to(one)
-        copy = other / file.relative_to(path)
-        if name == "index":
-            copy.parent.unlink()
-            copy.parent.mkdir()
-            for one in file.parent.iterdir():
-                (copy.parent / one.name).symlink_to(one)
-        copy.unlink()
-        copy.write_text(text)
-        if broken := await problems(client, other.name, num_episodes=2):
-            found[text[:2000]] = broken
-        for one in [*copy.parent.iterdir()] if name == "index" else []:
-            one.unlink()
-        if name == "index":
-            copy.parent.rmdir()
-        for one in other.iterdir():
-            one.unlink()
-        other.rmdir()
-    assert found == {}
+    path = tmp_path / "small-1"
+    run = RecordedRun(path)
+    write_step(run, 1)
+    run.close()
+    opened = OpenRun(path)
+    opened.refresh()
+    whole, found = opened.text(opened.episodes[0]).decode(), []
+    for to in WRONG:
+        for text, place in damaged(whole, to):
+            write_record(path, text)
+            found += [f"{place} = {to!r:.20}: {one}" for one in problems_of(path)]
+    assert found == []

@@ -137,4 +137,5 @@ def _error(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     mean = fmean(values)
-    return sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+    squares = ((value - mean) * (value - mean) for value in values)  # of huge rewards infinite
+    return sqrt(sum(squares) / (len(values) - 1) / len(values))
