@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,11 +17,15 @@ from tests.loop.long_agent import HELD_AT, NUM_TURNS
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED_TRAINER,
+    SMALL,
     finish,
     resume_training,
     run_dir,
+    start_command,
     start_training,
+    wait_for_steps,
 )
+from tests.toolbox.run_records import check_books
 
 AGENT = Path(__file__).with_name("long_agent.py")
 PARTS = (*SCRIPTED_TRAINER, "--plugin", str(AGENT), "--set", "engine.name=witness")
@@ -160,6 +165,105 @@ def test_an_agent_that_differs_goes_on_live_and_a_damaged_record_is_named(tmp_pa
             continue
         assert episode.outcome.metrics == {"replayed_turns": replayed, "unused_turns": unused}
         assert turns == [tokens for _, tokens in before[episode.id][:replayed] + after[episode.id]]
+
+
+@pytest.mark.parametrize(
+    "checkpoint_every",
+    [1, pytest.param(0, marks=pytest.mark.long)],  # 0: it begins anew, and versions become negative
+)
+def test_replayed_tokens_are_no_newer_than_the_weights_and_no_older_than_allowed(
+    tmp_path: Path, checkpoint_every: int
+) -> None:
+    settings: dict[str, Any] = {
+        "run__steps": 6,
+        "run__checkpoint_every": checkpoint_every,
+        "rollout__batch": 8,
+        "rollout__group_size": 2,
+        "rollout__max_staleness": 2,
+    }
+    process = start_training(tmp_path, *PARTS, agent=AGENT, env=env(tmp_path), **settings)
+    wait_for_steps(process, tmp_path, 3)
+    process.kill()
+    process.communicate()
+    output = finish(resume_training(tmp_path, env=env(tmp_path, LONG_AGENT_LIFE="second")))
+    assert "unfinished episode" in output
+    check_books(tmp_path, trained=6 * 8)
+    run = run_dir(tmp_path)
+    tokens = {
+        (episode, said)
+        for life in sampled(tmp_path).values()
+        for episode, turns in life.items()
+        for _, said in turns
+    }
+    num_replayed = 0.0
+    for summary in run.list_episodes():
+        if summary.step is not None:
+            episode = run.find_episode(summary.id).episode
+            num_replayed += episode.outcome.metrics.get("replayed_turns", 0)
+            assert all((episode.id, turn.output_tokens) in tokens for turn in episode.turns)
+            versions = {version for turn in episode.turns for version in turn.versions}
+            assert summary.step - 3 <= min(versions) <= max(versions) < summary.step
+    assert num_replayed or not checkpoint_every
+
+
+COMMAND = """
+import json, os, pathlib, sys, time, urllib.request
+
+beside = pathlib.Path(sys.argv[1])
+order = json.load(sys.stdin)
+messages = [{"role": "user", "content": order["data"]["prompt"]}]
+for number in range(5):
+    while number == 3 and (beside / "hold").exists():
+        time.sleep(0.01)
+    body = json.dumps({"model": order["model"], "messages": messages, "max_tokens": 8})
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        body.encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+    )
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    with (beside / "effects").open("a") as effects:
+        effects.write(f"{order['data']['prompt']} {message['content']}\\n")
+    messages += [message, {"role": "user", "content": f"done {number}"}]
+print(json.dumps({"reward": float(message["content"][0] < "n")}))
+"""
+
+
+@pytest.mark.long
+def test_a_command_starts_anew_with_the_same_answers_and_does_its_work_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agent.py").write_text(COMMAND)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in ("one", "two")))
+    (tmp_path / "hold").touch()
+    settings = SMALL | {
+        "run.dir": tmp_path,
+        "run.name": "run",
+        "run.steps": 1,
+        "rollout.batch": 4,
+        "rollout.group_size": 2,
+        "rollout.epochs": 1,
+    }
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = f"{sys.executable} {tmp_path / 'agent.py'} {tmp_path}"
+    parts = (*PARTS, "--command", command, "--tasks", str(tasks), *options)
+    process = start_command("train", *parts, env=env(tmp_path))
+    wait_for_answers(process, tmp_path, {3: 4})
+    process.kill()
+    process.communicate()
+    done = (tmp_path / "effects").read_text().splitlines()
+    resumed(tmp_path)
+    before, after = sampled(tmp_path).values()
+    played = episodes(tmp_path)
+    assert len(played) == 4
+    for episode in played:
+        assert [turn.output_tokens for turn in episode.turns] == [
+            tokens for _, tokens in before[episode.id] + after[episode.id]
+        ]
+        assert (len(before[episode.id]), len(after[episode.id])) == (3, 2)
+    again = (tmp_path / "effects").read_text().splitlines()[len(done) :]
+    assert Counter(done) <= Counter(again)
 
 
 @pytest.mark.long

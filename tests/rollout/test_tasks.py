@@ -53,6 +53,22 @@ def test_what_was_in_flight_is_issued_again_and_what_was_consumed_is_not() -> No
     assert rest == [task for task in whole if task not in done]
 
 
+def test_tasks_whose_episodes_go_on_come_first_in_their_epoch_and_keep_their_places() -> None:
+    whole = issue_all(TaskSource(tasks(6), epochs=2))
+    late, next_epoch, consumed = whole[4], whole[9], whole[1]
+    gone: list[object] = []
+    first = frozenset(one.key for one in (late, next_epoch, consumed))
+    source = TaskSource(tasks(6), epochs=2, first=first, on_consumed=gone.append)
+    state = TaskSource(tasks(6), epochs=2)
+    state.consume(consumed.key)
+    source.restore(state.state())
+    found = issue_all(source)
+    assert [found[0], found[5]] == [late, next_epoch]
+    assert sorted(found, key=lambda one: one.order) == [one for one in whole if one != consumed]
+    source.consume(late.key)
+    assert gone == [late.key]
+
+
 @given(st.lists(st.integers(0, 11), unique=True))
 def test_a_restored_source_issues_exactly_the_rest(consumed: list[int]) -> None:
     whole = issue_all(TaskSource(tasks(4), epochs=3))
