@@ -12,7 +12,7 @@ The tree is whole. A name with a file in brackets stands in that file, because o
     + StaleWeightsError: an engine serves a version that the trainer did not publish
     + ServerFailedError [backends/remote/client.py]: another server may answer the same request
     + RequestRefusedError [backends/remote/client.py]: any other server would refuse the request too
-    + _NoPlaceError [backends/remote/placement.py]
+    + _NoPlaceError [backends/remote/starting/placement.py]
   - MalformedCallError (also ValueError): text that looks like a tool call is none; the text stays content
   - ProcessError: a child process could not start, or failed a call
     + ChildDiedError: the child exited, was killed, or its connection broke

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.backends.remote.processes import ServerProcess
+    from areal_sdk.backends.remote.starting.processes import ServerProcess
     from areal_sdk.backends.sglang.install import SGLangEnvironment
     from areal_sdk.backends.sglang.registry import ServerRecord
 
@@ -76,7 +76,7 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
-    from areal_sdk.backends.remote.processes import start_process
+    from areal_sdk.backends.remote.starting.processes import start_process
     from areal_sdk.backends.sglang.install import find_environment
     from areal_sdk.backends.sglang.registry import ServerRegistry
     from areal_sdk.backends.sglang.servers import SGLangLauncher

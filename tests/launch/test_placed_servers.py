@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.remote.placement import PlacedServer
+from areal_sdk.backends.remote.starting.placement import PlacedServer
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.config import ClusterSection
 from areal_sdk.engine import GenerateRequest

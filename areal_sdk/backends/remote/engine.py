@@ -21,11 +21,11 @@ from areal_sdk.backends.remote.connect import (
 from areal_sdk.backends.remote.http import HttpClient, open_session
 from areal_sdk.backends.remote.lending import lend, take_back
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.processes import RunningServer, ServerStarter
 from areal_sdk.backends.remote.router import Router
 from areal_sdk.backends.remote.sampling import PoolSampler
 from areal_sdk.backends.remote.server_pool import Pool, Server, State
 from areal_sdk.backends.remote.sharing import Entrance
+from areal_sdk.backends.remote.starting.processes import RunningServer, ServerStarter
 from areal_sdk.backends.remote.supervisor import Supervisor, report_bug
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.backends.remote.weights.sender import WeightSender

@@ -9,7 +9,7 @@ from contextlib import suppress
 from enum import StrEnum
 
 from areal_sdk.backends.remote.client import ServerClient, ServerInfo
-from areal_sdk.backends.remote.processes import RunningServer
+from areal_sdk.backends.remote.starting.processes import RunningServer
 from areal_sdk.errors import EngineError
 from areal_sdk.flow import MAX_IMBALANCE
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.backends.remote.engine import RemoteEngine
-from areal_sdk.backends.remote.placement import PlacedServers
-from areal_sdk.backends.remote.processes import ServerStarter
+from areal_sdk.backends.remote.starting.placement import PlacedServers
+from areal_sdk.backends.remote.starting.processes import ServerStarter
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.placed import placed_settings, recipe_of
 from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment, named_gpus

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.backends.remote.placement import Recipe
-from areal_sdk.backends.remote.server_process import LocalServer
+from areal_sdk.backends.remote.starting.placement import Recipe
+from areal_sdk.backends.remote.starting.server_process import LocalServer
 from areal_sdk.backends.sglang.install import ENVIRONMENT_VARIABLE, why_not
 from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment
 from areal_sdk.backends.sglang.settings import SGLangSection

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
+from areal_sdk.backends.remote.starting.processes import ServerCommand, ServerLauncher
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection

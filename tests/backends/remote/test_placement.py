@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.remote.placement import PlacedServer
 from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.sharing import RemoteEngineClient
+from areal_sdk.backends.remote.starting.placement import PlacedServer
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError, ProcessError
 from areal_sdk.launch import LocalLauncher

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.remote import _server_guard
+from areal_sdk.backends.remote.starting import guard
 from tests.toolbox.waiting import wait_until
 
 # A server whose child, like one in the middle of its start, notices nobody's death.
@@ -40,7 +40,7 @@ def is_gone(pid: int) -> bool:
 def test_the_children_of_a_server_end_with_whichever_ends_first(first: str, tmp_path: Path) -> None:
     child_file = tmp_path / "child"
     lifetime = "600" if first == "starter" else "0.1"
-    command = [sys.executable, "-c", STARTER, str(_server_guard.__file__), SERVER]
+    command = [sys.executable, "-c", STARTER, str(guard.__file__), SERVER]
     starter = subprocess.Popen([*command, str(child_file), lifetime])
     try:
         wait_until(lambda: child_file.exists() and bool(child_file.read_text()))
@@ -67,7 +67,7 @@ def test_a_server_may_take_its_time_to_end(tmp_path: Path) -> None:
         "pathlib.Path(sys.argv[1]).touch()\n"
         "time.sleep(600)\n"
     )
-    command = [sys.executable, str(_server_guard.__file__), str(os.getpid())]
+    command = [sys.executable, str(guard.__file__), str(os.getpid())]
     process = subprocess.Popen(
         [*command, sys.executable, "-c", slow, str(done)], start_new_session=True
     )

@@ -15,8 +15,8 @@ import pytest
 
 from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.processes import ServerProcess, start_process
 from areal_sdk.backends.remote.server_pool import Server
+from areal_sdk.backends.remote.starting.processes import ServerProcess, start_process
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment

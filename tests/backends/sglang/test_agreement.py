@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.engine import GenerateRequest, Sampling
 from tests.backends.sglang.conftest import MakeEngine
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.sglang import SGLangLauncher
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine

@@ -8,7 +8,7 @@ import pytest
 
 from areal_sdk.backends.remote.client import Deadlines
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError

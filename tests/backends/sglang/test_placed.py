@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.remote.placement import PlacedServer
+from areal_sdk.backends.remote.starting.placement import PlacedServer
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import ENVIRONMENT_VARIABLE, SGLangEnvironment
 from areal_sdk.backends.sglang.placed import make_server, placed_settings, recipe_of

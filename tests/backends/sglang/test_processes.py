@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
 from areal_sdk.backends.sglang.engine import SGLangEngine

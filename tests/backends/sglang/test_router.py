@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine

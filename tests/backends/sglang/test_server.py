@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateChunk, GenerateRequest, GenerateResult, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.backends.remote.connect import read_model_info
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.probe import dtype_when_auto

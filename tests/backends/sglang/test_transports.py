@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.server_pool import Server
+from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import GenerateRequest, GenerateResult

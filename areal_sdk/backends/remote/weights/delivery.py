@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from areal_sdk.backends.remote.placement import PlacedServer
+from areal_sdk.backends.remote.starting.placement import PlacedServer
 from areal_sdk.backends.remote.weights.relay import send_file
 from areal_sdk.errors import EngineError
 from areal_sdk.process.threads import in_thread

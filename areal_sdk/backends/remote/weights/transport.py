@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.remote.client import ServerFailedError
-from areal_sdk.backends.remote.placement import PlacedServer
 from areal_sdk.backends.remote.server_pool import Server
-from areal_sdk.backends.remote.server_process import link_checkpoint
+from areal_sdk.backends.remote.starting.placement import PlacedServer
+from areal_sdk.backends.remote.starting.server_process import link_checkpoint
 from areal_sdk.backends.remote.weights.delivery import deliver
 from areal_sdk.backends.remote.weights.sender import SenderCalls, WeightGroup, WeightSender
 from areal_sdk.errors import EngineError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from areal_sdk.backends.remote.engine import RemoteEngine
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.placement import PlacedServers, Recipe
-from areal_sdk.backends.remote.processes import ServerCommand
-from areal_sdk.backends.remote.server_process import LocalServer
+from areal_sdk.backends.remote.starting.placement import PlacedServers, Recipe
+from areal_sdk.backends.remote.starting.processes import ServerCommand
+from areal_sdk.backends.remote.starting.server_process import LocalServer
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.errors import ConfigError
 from areal_sdk.launcher import Launcher

@@ -17,7 +17,7 @@ from areal_sdk.backends.remote.client import (
 from areal_sdk.backends.remote.engine import RemoteEngine
 from areal_sdk.backends.remote.http import JSON, HttpClient
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
+from areal_sdk.backends.remote.starting.processes import ServerCommand, ServerLauncher
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.types import FinishReason
 

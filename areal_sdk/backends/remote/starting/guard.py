@@ -1,6 +1,6 @@
 """Runs a server that must not outlive the process that started it; a program, not a module.
 
-    python _server_guard.py PARENT_PID COMMAND ...
+    python guard.py PARENT_PID COMMAND ...
 
 While a server starts, its children do not yet notice its death. This program is the parent of the server
 and leads a process group with all of them. It ends the group when its own parent or the server dies.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from areal_sdk.backends.remote.processes import ServerCommand, ServerProcess, start_process
+from areal_sdk.backends.remote.starting.processes import ServerCommand, ServerProcess, start_process
 from areal_sdk.backends.remote.weights.relay import Relay
 from areal_sdk.errors import ConfigError
 from areal_sdk.process import JSON, Channel
@@ -24,7 +24,7 @@ from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.process.services import Answer, Answering, Service
 from areal_sdk.process.user_code import load_user_object
 
-ENTRY = "areal_sdk.backends.remote.server_process:main"
+ENTRY = "areal_sdk.backends.remote.starting.server_process:main"
 WATCH_EVERY_S = 0.5
 """Seconds after which a lost server is noticed if no call comes."""
 STOP_S = 5.0

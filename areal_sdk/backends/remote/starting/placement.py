@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal_sdk.backends.remote.processes import RunningServer, ServerStarter, tail
-from areal_sdk.backends.remote.server_process import ENTRY, ServerHost, identity
+from areal_sdk.backends.remote.starting.processes import RunningServer, ServerStarter, tail
+from areal_sdk.backends.remote.starting.server_process import ENTRY, ServerHost, identity
 from areal_sdk.errors import EngineError, ProcessError, RemoteError
 from areal_sdk.launcher import FindsRoom, Launcher
 from areal_sdk.process import JSON, Child, ProcessSpec, Reservation

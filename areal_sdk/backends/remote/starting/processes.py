@@ -24,7 +24,7 @@ from areal_sdk.process.network.ports import KeptPort
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
 """Maximum number of characters shown of a line, since some servers write all their settings into one line."""
-_GUARD = Path(__file__).with_name("_server_guard.py")
+_GUARD = Path(__file__).with_name("guard.py")
 
 
 @dataclass(frozen=True, slots=True)
