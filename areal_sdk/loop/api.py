@@ -23,7 +23,7 @@ from areal_sdk.loop.learning.state import (
     step_of,
 )
 from areal_sdk.loop.learning.training import RunPlan, make_live_plan, make_plan
-from areal_sdk.loop.mirrored import open_run
+from areal_sdk.loop.mirrored import check_package, open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
 from areal_sdk.loop.plan.parts import device_plan, engine_name, load_plugins_of
@@ -153,6 +153,8 @@ def evaluate_config(
 def check(config: Config, *, say: Callable[[str], None] = logger.info) -> Config:
     """`--dry-run`: check everything that can be checked before a process starts, and say which process would get which
     GPU. Returns the settings as resolved."""
+    if config.run.mirror is not None:
+        check_package()
     plan = _plan(config)
     for line in device_plan(plan.config, plan.plugins, plan.model.directory).lines:
         say(line)

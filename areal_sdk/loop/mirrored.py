@@ -36,7 +36,7 @@ class Mirroring:
         url = self._section.mirror
         if url is None or self._mirror is not None:
             return
-        _check_package()
+        check_package()
         from areal_sdk_mirror.mirror import Mirror
 
         keep, how = self._section.keep_checkpoints, self._run_dir.how_to_resume()
@@ -95,12 +95,13 @@ def open_run(run: str | Path) -> RunDir:
     """
     if not is_mirror(run):
         return RunDir.open(Path(run))
-    _check_package()
+    check_package()
     from areal_sdk_mirror.fetching import fetch_to_go_on
 
     return RunDir.open(fetch_to_go_on(str(run), default=RunSection().dir))
 
 
-def _check_package() -> None:
+def check_package() -> None:
+    """Raise ConfigError if the package that copies is not installed. The error names the line to install."""
     if cure := how_to_install("setting", "run.mirror"):
         raise ConfigError(cure)

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.config import RunSection, parse_config
 from areal_sdk.errors import ConfigError, DamagedError
+from areal_sdk.loop.api import check
+from areal_sdk.loop.mirrored import Mirroring, open_run
+from areal_sdk.packages import Package
 from areal_sdk.records import list_files, list_weights
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.telemetry.directories import whole_directory
@@ -303,6 +307,22 @@ def test_what_is_no_mirror_or_cannot_be_reached_is_refused_with_the_cure(tmp_pat
         open_store("no-such-scheme://x")
     with pytest.raises(ConfigError, match="areal-sdk fetch s3://bucket/run"):
         RunDir.open(Path("s3://bucket/run"))
+
+
+def test_without_the_package_a_mirror_is_refused_with_the_line_to_install(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Package, "is_installed", False)
+    section = RunSection(mirror=str(tmp_path / "mirror"))
+    config = parse_config({"agent": "agent.py", "run": {"mirror": section.mirror}})
+    for refused in (
+        lambda: Mirroring(run, section).begin(),
+        lambda: open_run("s3://bucket/run"),
+        lambda: check(config),
+    ):
+        with pytest.raises(ConfigError, match=r"'run\.mirror' comes with areal-sdk-mirror: pip "):
+            refused()
+    assert not (tmp_path / "mirror").exists()
 
 
 def test_a_run_lists_its_parts_and_leaves_out_those_of_the_machine(run: RunDir) -> None:
