@@ -20,6 +20,7 @@ class SessionGenerate(Protocol):
         temperature: float | None,
         stop: Sequence[str],
         stop_tokens: Sequence[int],
+        policy: str,
     ) -> Turn: ...
 
 
@@ -52,9 +53,11 @@ class EpisodeContext:
         temperature: float | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
+        policy: str = "",
     ) -> Turn:
         """Sample one turn without HTTP: from messages, or from token ids taken as they are.
 
+        `policy` names the policy that answers, in a run with several.
         It ends with a token of `stop_tokens`, or with one that ends an answer of this model anyway.
         Recorded on the episode's session exactly like a turn that came over HTTP.
         """
@@ -66,6 +69,7 @@ class EpisodeContext:
             temperature=temperature,
             stop=stop,
             stop_tokens=stop_tokens,
+            policy=policy,
         )
 
     def client_variables(self, base_url: str = "") -> dict[str, str]:

@@ -11,7 +11,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.types import Exclusion, FinishReason, UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk.config import EngineSection, Section
+    from areal_sdk.config import EngineSection, PolicySection, Section
     from areal_sdk.launcher import Launcher
 
 
@@ -31,6 +31,8 @@ class EngineInfo:
     shares_device: bool = False
     """Whether engine and trainer share a device: the run then calls `release_memory` before a step, `resume_memory`
     after."""
+    policies: Mapping[str, bool] = field(default_factory=dict)
+    """Policies by name, if there are several: whether each is trained. `GenerateRequest.policy` chooses one."""
     restart_s: float = 0.0
     """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
     extended by it."""
@@ -125,6 +127,8 @@ class GenerateRequest:
     num_top_logprobs: int = 0
     json_schema: Mapping[str, Any] | None = None
     """Constrain the output to JSON of this schema; engines that cannot raise EngineError."""
+    policy: str = ""
+    """The policy that samples, where `EngineInfo.policies` has some."""
     session: str = ""
     """Requests of one session share a prefix: keep its KV, route it to the same server."""
     request_id: str = ""
@@ -337,6 +341,8 @@ class EngineSettings:
     """The launcher may place processes on other machines (`cluster.launcher`)."""
     find: "Callable[[str], type[InferenceEngine]] | None" = None
     """Finds the engine of a name, for an engine that stands before another one."""
+    policies: "Mapping[str, PolicySection]" = field(default_factory=dict)
+    """The tables `[policy.NAME]`, for an engine that serves several. `frozen` is a directory by now, or an address."""
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variables of processes that the engine starts itself, by name: the GPUs that are planned for them."""
 

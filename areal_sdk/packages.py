@@ -92,6 +92,11 @@ PACKAGES = (
     Package("areal-sdk-openenv", {"environment": ("openenv",), "dataset": ("openenv",)}),
     Package("areal-sdk-otel", {"observer": ("otel",)}),
     Package("areal-sdk-plan", {"command": ("plan",)}, extra="plan"),
+    Package(
+        "areal-sdk-policies",
+        {"engine": ("policies",), "trainer": ("policies",), "setting": ("policy",)},
+        extra="policies",
+    ),
     Package("areal-sdk-probe", {"command": ("probe",), "engine": ("replay",)}, extra="probe"),
     Package("areal-sdk-ray", {"launcher": ("ray",)}, extra="ray"),
     Package(

@@ -18,7 +18,7 @@ from areal_sdk.process.user_code import load_user_object
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk.config import RunSection, TrainerSection
+    from areal_sdk.config import PolicySection, RunSection, TrainerSection
     from areal_sdk.launcher import Launcher
     from areal_sdk.telemetry.token_log import StepTokens
     from areal_sdk.trajectory import Credit, TrajectoryGroup  # numpy: `areal-sdk --help` needs none
@@ -92,6 +92,10 @@ class TrainerSetup:
     """Places the ranks; None: on this machine. It belongs to the run, which closes it."""
     engine_accepts: tuple[UpdateContents, ...] = ("all",)
     """The kinds of updates that the trainer may publish."""
+    policies: "Mapping[str, PolicySection]" = field(default_factory=dict)
+    """The tables `[policy.NAME]`, for a trainer of several."""
+    make: "Callable[[TrainerSetup], Trainer] | None" = None
+    """Makes the trainer that `trainer.name` names, for one that trains several policies with it."""
     only_exports: bool = False
     """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 
@@ -116,6 +120,8 @@ class TrainerInfo:
     learns_alone: bool = True
     """The algorithm learns from an episode without siblings."""
     idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS
+    policies: tuple[str, ...] = ()
+    """Policies that the trainer tells apart (`Trajectory.policy`). A trainer without any has one."""
 
 
 @dataclass(frozen=True, slots=True)

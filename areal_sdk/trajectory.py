@@ -138,6 +138,8 @@ class Trajectory:
     empty elsewhere, and where all are trained."""
     branch: Branch
     """The whole sequence. `tokens` are its end."""
+    policy: str
+    """Name of the policy that sampled the trained tokens, in a run with several."""
 
     def __init__(
         self,
@@ -156,6 +158,7 @@ class Trajectory:
         num_sampled: int = 0,
         turn_lengths: tuple[int, ...] = (),
         branch: Branch | None = None,
+        policy: str = "",
     ) -> None:
         """Make a trajectory. If `branch` is None, `tokens` are the whole sequence."""
         if branch is None:
@@ -226,6 +229,7 @@ def trajectory_on(
     num_turns: int,
     num_sampled: int,
     turn_lengths: tuple[int, ...] = (),
+    policy: str = "",
 ) -> Trajectory:
     """The trajectory on `branch` that trains the outputs of these turns, by their indices in the episode."""
     length, start = len(branch.tokens), branch.num_before
@@ -257,6 +261,7 @@ def trajectory_on(
         num_sampled=num_sampled,
         turn_lengths=turn_lengths,
         branch=branch,
+        policy=policy,
     )
 
 

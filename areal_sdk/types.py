@@ -65,7 +65,7 @@ class ForkReason(StrEnum):
 class Exclusion(StrEnum):
     """The reason why a turn's sampled tokens are context only.
 
-    Their logprob is not the policy's, or (`side_call`) the run does not train such turns.
+    Their logprob is not the policy's, or the run does not train such turns (`side_call`) or their policy.
     """
 
     GREEDY = "greedy"
@@ -75,6 +75,7 @@ class Exclusion(StrEnum):
     GRAMMAR = "grammar"
     NO_LOGPROBS = "no_logprobs"
     SIDE_CALL = "side_call"
+    FROZEN_POLICY = "frozen_policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Turn:
     fork: ForkReason | None = None
     """Reason that is set when the client sent history but no recorded turn could be extended as it was."""
     excluded: Exclusion | None = None
+    policy: str = ""
+    """Name of the policy that sampled the turn, in a run with several (`[policy.NAME]`)."""
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
     duration_s: float = 0.0
@@ -312,6 +315,8 @@ class Outcome:
     turn_rewards: tuple[float | None, ...] = ()
     """One per turn, if turns have rewards; empty otherwise. Rewards of turns are trained, and `reward` is then only
     reported."""
+    by_policy: Mapping[str, float] = field(default_factory=dict)
+    """Rewards of policies, in a run with several. A policy without one here has `reward`."""
     success: bool | None = None
     """Whether the task was solved, if that is not simply `reward == 1`. Reported, never trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -328,9 +333,11 @@ class Outcome:
         *,
         success: bool | None = None,
         turn_rewards: tuple[float | None, ...] = (),
+        by_policy: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Self:
-        for value in (reward, *(r for r in turn_rewards if r is not None)):
+        by_policy = by_policy or {}
+        for value in (reward, *(r for r in turn_rewards if r is not None), *by_policy.values()):
             if not math.isfinite(value):
                 raise ValueError(
                     f"a reward must be a finite number, not {value}; return None to abstain"
@@ -339,9 +346,15 @@ class Outcome:
             OutcomeKind.REWARD,
             reward=float(reward),
             turn_rewards=turn_rewards,
+            by_policy=by_policy,
             success=success,
             metrics=metrics or {},
         )
+
+    @property
+    def reported(self) -> Mapping[str, float]:
+        """The metrics, and the rewards of policies as `policy/NAME`."""
+        return {**self.metrics, **{f"policy/{name}": r for name, r in self.by_policy.items()}}
 
     @classmethod
     def abstained(cls, why: str = "") -> Self:
@@ -432,3 +445,5 @@ class WeightUpdate:
     share_seen: float | None = None
     """Share of the weights that training changed whose rounded value changed too, if the file
     rounds the trained weights. None: nothing is rounded, or it is not known."""
+    by_policy: "Mapping[str, WeightUpdate]" = field(default_factory=dict)
+    """Updates of the policies, in a run with several; `path` is then None."""

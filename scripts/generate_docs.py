@@ -16,7 +16,7 @@ from areal_sdk.algorithms import Algorithm, presets
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
-from areal_sdk.config import Config, MixtureSection, sections_in
+from areal_sdk.config import Config, MixtureSection, PolicySection, sections_in
 from areal_sdk.config.keys import join_key
 from areal_sdk.packages import PACKAGES
 from areal_sdk.plugins import list_options
@@ -93,6 +93,7 @@ def _config() -> Iterator[str]:
     sections = sections_in(Config)
     yield from _table("At the top", Config, leave_out={*sections, "options"})
     yield from _table("`[[mixture]]`", MixtureSection)
+    yield from _table("`[policy.NAME]`", PolicySection)
     for name, model in sections.items():
         inside = sections_in(model)
         yield from _table(f"`[{name}]`", model, leave_out=inside)

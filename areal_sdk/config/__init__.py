@@ -20,6 +20,7 @@ from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
     LoraSection,
+    PolicySection,
     SftSection,
     TrainerSection,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "MixtureSection",
     "LoraSection",
     "NonNegative",
+    "PolicySection",
     "Positive",
     "Quota",
     "RolloutSection",

@@ -86,6 +86,10 @@ def with_absolute_paths(
             )
             for part in config.mixture
         ),
+        "policy": {
+            name: policy.model_copy(update={"frozen": _absolute(policy.frozen)})
+            for name, policy in config.policy.items()
+        },
         "plugins": tuple(map(_absolute, config.plugins)),
         "init_from": _absolute(config.init_from),
         "finetune": finetune.model_copy(

@@ -1,6 +1,7 @@
 """`Config`: all sections of a run together, and the conditions between sections."""
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -14,6 +15,7 @@ from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
+    PolicySection,
     SftSection,
     TrainerSection,
 )
@@ -46,6 +48,8 @@ class Config(Section):
     the column `problem`; `id` names the column of ids."""
     mixture: tuple[MixtureSection, ...] = ()
     """Sources of tasks that are played in a proportion, each a `[[mixture]]`, instead of `tasks`."""
+    policy: dict[str, PolicySection] = Field(default_factory=dict)
+    """Policies of a run with several, each a table `[policy.NAME]`. They need the package areal-sdk-policies."""
     curriculum: CurriculumSection = CurriculumSection()
     rewards: dict[str, float] = Field(default_factory=dict)
     """Reward functions and their weights; empty: the agent's own verdict."""
@@ -99,6 +103,13 @@ class Config(Section):
 
     def contradictions(self, run: "Config") -> Iterator[str]:
         """Refusals of mixtures: the other sections have their own."""
+        if self.policy and all(policy.frozen is not None for policy in self.policy.values()):
+            yield "every [policy.NAME] is frozen: leave `frozen` out where a policy shall learn"
+        if self.policy and self.cluster.places:
+            yield "[policy.NAME] and a launcher of other machines exclude each other: leave one of the two out"
+        for name in self.policy:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+                yield f"[policy.{name!r}]: a name has letters, digits, '_', '-' and '.' and begins with one of the first two"
         if self.mixture and self.tasks is not None:
             yield (
                 f"tasks = {self.tasks!r} and [[mixture]] exclude each other: make the tasks one more [[mixture]], or remove tasks"

@@ -24,6 +24,10 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
     True
     """
     trajectories = [t for group in groups for t in group.trajectories]
+    if len(policies := sorted({t.policy for t in trajectories})) > 1:
+        raise ValueError(
+            f"a batch of one trainer holds tokens of {len(policies)} policies: {policies}"
+        )
     branches = branches_of(trajectories)
     places = {id(branch): place for place, branch in enumerate(branches)}
     listed = [

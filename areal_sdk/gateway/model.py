@@ -44,22 +44,24 @@ class ModelPlane:
         self._since = int(time.time())
         self._chat = Endpoint(
             completer,
-            lambda asked, session: ChatReply(asked, session, model=model_name, tokenizer=tokenizer),
+            lambda asked, session: ChatReply(
+                asked, session, model=self._named(asked), tokenizer=tokenizer
+            ),
             lenient=lenient,
         )
         self._completions = Endpoint(
             completer,
             lambda asked, session: CompletionsReply(
-                asked, session, model=model_name, tokenizer=tokenizer
+                asked, session, model=self._named(asked), tokenizer=tokenizer
             ),
             lenient=lenient,
         )
         self._messages = Endpoint(
             completer,
-            lambda asked, session: MessagesReply(asked, session, model=model_name),
+            lambda asked, session: MessagesReply(asked, session, model=self._named(asked)),
             lenient=lenient,
         )
-        self._responses = ResponsesEndpoint(completer, model=model_name, lenient=lenient)
+        self._responses = ResponsesEndpoint(completer, model=self._named, lenient=lenient)
 
     def add_routes(self, router: web.UrlDispatcher, prefix: str, *, guard: Guard) -> None:
         """Add the routes of both wire formats under `prefix`."""
@@ -151,11 +153,16 @@ class ModelPlane:
 
     async def _get_models(self, request: web.Request) -> web.Response:
         self._access.caller(request)
-        return list_models(request, self._model())
+        return list_models(request, self._models())
 
     async def _get_model(self, request: web.Request) -> web.Response:
         self._access.caller(request)
-        return get_model(request, self._model())
+        return get_model(request, self._models())
 
-    def _model(self) -> ServedModel:
-        return ServedModel(self._model_name, self._since, self._completer.max_context)
+    def _named(self, asked: Fields) -> str:
+        """The name of the model that answers a request."""
+        return (self._completer.policies and asked.text("model")) or self._model_name
+
+    def _models(self) -> list[ServedModel]:
+        names = self._completer.policies or (self._model_name,)
+        return [ServedModel(name, self._since, self._completer.max_context) for name in names]

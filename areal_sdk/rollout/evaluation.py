@@ -290,7 +290,7 @@ def _summarise(episode: Episode) -> _EvaluatedEpisode:
         error="" if scored else (outcome.error.value if outcome.error else "abstain"),
         message=outcome.message,
         versions=frozenset(version for turn in episode.turns for version in turn.versions),
-        metrics=outcome.metrics,
+        metrics=outcome.reported,
     )
 
 

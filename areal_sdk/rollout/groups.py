@@ -110,7 +110,7 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode
         duration_s=episode.duration_s,
         truncated=episode.truncated,
         oldest_version=oldest_version(trajectories),
-        metrics=outcome.metrics,
+        metrics=outcome.reported,
         called_tools=called_tools(episode),
     )
 
@@ -206,8 +206,12 @@ class FinishedGroup:
     @property
     def is_uniform(self) -> bool:
         """Whether all members have equal rewards."""
-        first = ((m.reward, m.trajectories[0]) for m in self.members)
-        verdicts = {(reward, t.turn_rewards, t.turn_alternatives) for reward, t in first}
+        verdicts = {
+            frozenset(
+                (t.policy, t.reward, t.turn_rewards, t.turn_alternatives) for t in m.trajectories
+            )
+            for m in self.members
+        }
         return len(self.members) > 1 and len(verdicts) == 1
 
     def is_idle(self, idle: IdleGroups) -> bool:

@@ -32,7 +32,6 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
-    lengths = tuple(0 if t.excluded else len(t.output_tokens) for t in episode.turns)
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     homes = _Homes(episode.turns)
@@ -49,20 +48,38 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
             # Later tokens are context of no trained token; earlier ones may be another sequence's.
             most_shared = episode.turns[fresh[0]].num_prompt
             sequence = homes.settle(branch, last=fresh[-1], most_shared=most_shared)
+            policy = episode.turns[fresh[0]].policy
+            lengths = sampled_by(policy, episode.turns)
             made = trajectory_on(
                 sequence,
                 {index: episode.turns[index] for index in fresh if train},
                 episode_id=episode.id,
                 task_id=episode.task.id,
-                reward=reward,
-                turn_rewards=episode.outcome.turn_rewards,
+                reward=episode.outcome.by_policy.get(policy, reward),
+                turn_rewards=turn_rewards_of(policy, episode),
                 turn_alternatives=turn_alternatives,
                 num_turns=len(episode.turns),
                 num_sampled=sum(lengths),
                 turn_lengths=lengths if turn_alternatives else (),
+                policy=policy,
             )
             trajectories.append(made)
     return tuple(trajectories)
+
+
+def turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
+    """The rewards of a policy's own turns. A policy with a reward of its own in `Outcome.by_policy` has none of turns."""
+    rewards, turns = episode.outcome.turn_rewards, episode.turns
+    if policy in episode.outcome.by_policy:
+        return ()
+    if all(turn.policy == policy for turn in turns):
+        return rewards
+    return tuple(r if t.policy == policy else None for r, t in zip(rewards, turns, strict=False))
+
+
+def sampled_by(policy: str, turns: Sequence[Turn]) -> tuple[int, ...]:
+    """Tokens in each turn that training may use for the policy."""
+    return tuple(0 if t.excluded or t.policy != policy else len(t.output_tokens) for t in turns)
 
 
 def oldest_trainable(turns: Sequence[Turn]) -> int | None:
@@ -81,6 +98,11 @@ def check_parents(turns: Sequence[Turn]) -> None:
         if not 0 <= parent < index:
             raise ValueError(
                 f"turn {index} names turn {parent} as its parent: parents come earlier"
+            )
+        if turn.policy != turns[parent].policy:
+            raise ValueError(
+                f"turn {index} of policy {turn.policy!r} names turn {parent} of policy "
+                f"{turns[parent].policy!r} as its parent: sequences never mix policies"
             )
         if not turn.extends(turns[parent]):
             raise ValueError(
@@ -136,6 +158,7 @@ def _is_sampled_as(turn: Turn, known: Turn) -> bool:
         turn.output_tokens == known.output_tokens
         and turn.logprobs == known.logprobs
         and turn.versions == known.versions
+        and turn.policy == known.policy
         and turn.temperature == known.temperature
         and (
             isinstance(turn.excluded, Exclusion)
@@ -230,11 +253,11 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
 
 def _prompts(turns: Sequence[Turn]) -> list[int]:
     """The index of the first turn with the same prompt, for each turn."""
-    known: dict[tuple[int | None, int], list[int]] = {}
+    known: dict[tuple[int | None, int, str], list[int]] = {}
     """The turns with distinct prompts, by parent and length, which tell most prompts apart."""
     first: list[int] = []
     for index, turn in enumerate(turns):
-        alike = known.setdefault((turn.parent, turn.num_prompt), [])
+        alike = known.setdefault((turn.parent, turn.num_prompt, turn.policy), [])
         same = (i for i in alike if turns[i].prompt_tokens == turn.prompt_tokens)
         first.append(next(same, index))
         if first[-1] == index:

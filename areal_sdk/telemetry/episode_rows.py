@@ -106,6 +106,7 @@ def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None
         or trajectory.tokens.tolist() != [*turns[end].tokens_from(branch.num_before)]
         or (trajectory.episode_id, trajectory.task_id) != (episode.id, episode.task.id)
         or (trajectory.reward, trajectory.turn_rewards) != (outcome.reward, outcome.turn_rewards)
+        or trajectory.policy != turns[end].policy
     ):
         return None
     row = {
@@ -149,6 +150,7 @@ def _from_turns(row: Row, episode: Episode, before: Branch | None, num_before: i
         num_turns=row["num_turns"],
         num_sampled=row["num_sampled"],
         turn_lengths=_tuples(row.get("turn_lengths", [])),
+        policy=episode.turns[row["end"]].policy,
     )
 
 

@@ -69,6 +69,22 @@ class LoraSection(Section):
             )
 
 
+class PolicySection(Section):
+    """One of several policies, `[policy.NAME]`. A request chooses one by its `model`."""
+
+    frozen: str | None = None
+    """Model whose weights stay as they are: a directory, a run, a hub id, or the address of SGLang servers. It must have
+    the tokens of `model`. Default: the policy is trained, from the weights of `model`."""
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Learning rate of this policy; default: `trainer.learning_rate`."""
+
+    @model_validator(mode="after")
+    def _trains_or_not(self) -> Self:
+        if self.frozen is not None and self.learning_rate is not None:
+            raise ValueError("a frozen policy learns nothing: leave learning_rate or frozen out")
+        return self
+
+
 FIRST_LEARNING_RATE = 2e-5
 """The learning rate that `auto` begins with."""
 ADAPTER_LEARNING_RATE = 2e-4

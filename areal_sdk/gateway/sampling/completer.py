@@ -5,7 +5,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
@@ -117,6 +117,7 @@ class Completer:
         body, if that part is large.
         """
         allowed = session.admit()
+        self.check_policy(request.policy)
         if request.json_schema is not None and not self._engine.info.constrains_json:
             raise bad_request(
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
@@ -140,6 +141,24 @@ class Completer:
             session.sampling.decide(request.sampling),
             max_new_tokens=limit if asked is None else min(asked, limit),
             client_chose_length=asked is not None and asked <= limit,
+        )
+
+    @property
+    def policies(self) -> Mapping[str, bool]:
+        """The policies that requests name by their model, each with whether it is trained; empty if there is one."""
+        return self._engine.info.policies
+
+    def check_policy(self, name: str) -> None:
+        """Refuse a request for an unknown policy: no other may answer in its place."""
+        if name in (self.policies or ("",)):
+            return
+        known = ", ".join(self.policies) or "none, since the run has no [policy.NAME]"
+        raise ApiError(
+            404,
+            f"The model {name!r} does not exist. Known policies: {known}",
+            param="model",
+            code="model_not_found",
+            retry=False,
         )
 
     def _check_biases(self, request: ChatRequest) -> None:
@@ -179,7 +198,12 @@ class Completer:
         at the end, which is cheaper, and an unfinished completion leaves nothing.
         """
         reader = CompletionReader(
-            self.tokenizer, self.renderer, session, prepared, streams=left is not None
+            self.tokenizer,
+            self.renderer,
+            session,
+            prepared,
+            streams=left is not None,
+            is_frozen=not self.policies.get(prepared.request.policy, True),
         )
         begun = time.monotonic()
         latest = -math.inf  # nothing came yet
@@ -259,6 +283,7 @@ class Completer:
             seed=seed,
             num_top_logprobs=request.num_top_logprobs,
             json_schema=request.json_schema,
+            policy=request.policy,
             session=session.id,
             request_id=secrets.token_hex(8),
         )

@@ -154,12 +154,13 @@ class PromptBuilder:
         is_counted: bool = False,
     ) -> Prepared:
         """Render the prompt of messages. `is_counted` encodes a text to its end even if it turns out not to fit."""
+        history = session.history_of(request.policy)
         if is_small(num_new or 0) and not session.placing.locked():
-            messages, placement = self._place(session.history, request, num_bytes)
+            messages, placement = self._place(history, request, num_bytes)
         else:
             async with session.placing:
                 messages, placement = await self._large.run(
-                    num_new or 0, lambda: self._place(session.history, request, num_bytes)
+                    num_new or 0, lambda: self._place(history, request, num_bytes)
                 )
         opening = self._opening(session, request)
         begun = self._renderer.begun(request.prefill) or opening
@@ -251,7 +252,7 @@ class PromptBuilder:
     ) -> Prepared:
         """Place token ids, which are taken as they are. They extend the longest turn with which they begin."""
         turns = session.turns
-        agreed = agreements(turns, tokens)
+        agreed = agreements(turns, tokens, policy=request.policy)
         begun = [index for index, turn in enumerate(turns) if agreed[index] == turn.num_tokens]
         parent = max(begun, key=lambda index: agreed[index], default=None)
         return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)

@@ -155,11 +155,14 @@ class CompletionReader:
         prepared: Prepared,
         *,
         streams: bool,
+        is_frozen: bool = False,
     ) -> None:
+        """`is_frozen`: the policy is not trained."""
         request = prepared.request
         reads_tools = bool(request.tools) and request.tool_choice.use is not ToolUse.NONE
         self.is_done = False
         self._streams = streams
+        self._is_frozen = is_frozen
         self._offers_tools = reads_tools
         self._session = session
         self._tokenizer = tokenizer
@@ -200,7 +203,7 @@ class CompletionReader:
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions
-        if chunk.versions:
+        if chunk.versions and not self._is_frozen:
             self._session.sampled_under(chunk.versions[0])
         if chunk.top_logprobs:
             self.top_logprobs += chunk.top_logprobs
@@ -280,15 +283,15 @@ class CompletionReader:
             session.notes.notice(problem)
         message = self._message()
         placement = prepared.placement
-        fork = prepared.fork
+        fork, policy = prepared.fork, prepared.request.policy
         if fork is None:
             fork = (
                 _reason_for_tokens(session.turns, prepared)
                 if placement is None
-                else session.history.reason(placement)
+                else session.history_of(policy).reason(placement)
             )
         prompt = prepared.prompt.tokens
-        keeper, num_shared = _shared_beginning(session.turns, prompt, prepared.parent, fork)
+        keeper, num_shared = _shared_beginning(session.turns, prepared, fork)
         turn = Turn(
             new_tokens=prompt[num_shared:],
             output_tokens=self._tokenizer.intern(self._tokens),
@@ -301,6 +304,7 @@ class CompletionReader:
             parent=prepared.parent,
             fork=fork,
             excluded=self._exclusion(),
+            policy=policy,
             num_stale_kv=last.num_stale_kv if last else 0,
             duration_s=duration_s,
             began_s=max(0.0, time.monotonic() - duration_s - session.opened_at),
@@ -317,7 +321,7 @@ class CompletionReader:
         except SessionClosedError as exc:
             raise session.refusal() from exc
         if placement is not None:
-            session.history.add(placement, message, index, stops=prepared.request.stop)
+            session.history_of(policy).add(placement, message, index, stops=prepared.request.stop)
         matched = self._stop.matched or (last.stop_matched if last else None)
         num_cached = last.num_cached if last else 0
         return Completed(
@@ -360,6 +364,8 @@ class CompletionReader:
         return message
 
     def _exclusion(self) -> Exclusion | None:
+        if self._is_frozen:
+            return Exclusion.FROZEN_POLICY
         if self._prepared.request.json_schema is not None:
             return Exclusion.GRAMMAR
         if math.isnan(math.fsum(self._logprobs)):
@@ -368,12 +374,14 @@ class CompletionReader:
 
 
 def _shared_beginning(
-    turns: Sequence[Turn], prompt: tuple[int, ...], parent: int | None, fork: ForkReason | None
+    turns: Sequence[Turn], prepared: Prepared, fork: ForkReason | None
 ) -> tuple[int | None, int]:
-    """The turn with the longest beginning in common with the prompt, and the length of that beginning in tokens."""
+    """The turn of the same policy with the longest beginning in common with the prompt, and the length of that beginning in
+    tokens."""
+    parent = prepared.parent
     if parent is not None and fork is None:
         return parent, turns[parent].num_tokens
-    agreed = agreements(turns, prompt)
+    agreed = agreements(turns, prepared.prompt.tokens, policy=prepared.request.policy)
     keeper = max(range(len(turns)), key=lambda index: agreed[index], default=None)
     if keeper is None or not agreed[keeper]:
         return None, 0
@@ -383,6 +391,7 @@ def _shared_beginning(
 def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
     """The reason why a prompt of token ids does not continue the latest turn; None if it does."""
     prompt = prepared.prompt.tokens
+    turns = [turn for turn in turns if turn.policy == prepared.request.policy]
     if any(t.num_prompt == len(prompt) and t.prompt_tokens == prompt for t in turns):
         return ForkReason.RESAMPLED
     if prepared.parent is None:

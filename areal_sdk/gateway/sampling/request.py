@@ -56,6 +56,8 @@ class ChatRequest:
     """The beginning of the answer, written by the client. The policy goes on from there."""
     drops_oldest: bool = False
     """Whether the oldest messages are left out if the context is too short for all of them."""
+    policy: str = ""
+    """The policy that answers, in a run with several."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the chat template, such as enable_thinking."""
 

@@ -248,20 +248,22 @@ class History:
 def side_calls(turns: Sequence[Turn]) -> list[int]:
     """Indices of the turns beside an episode's conversation, such as a request for its title.
 
-    Such a turn has instructions and tools of its own, and no turn continues it, while other turns make up a
-    conversation.
+    Such a turn has instructions and tools of its own, and no turn continues it, while other turns of its policy make up
+    a conversation.
     """
-    continued = {turn.parent for turn in turns if turn.parent is not None}
-    if not continued:
-        return []
-    others = any(turn.fork is ForkReason.SUBAGENT for turn in turns)
-    return [
-        index
-        for index, turn in enumerate(turns)
-        if turn.parent is None
-        and index not in continued
-        and (turn.fork is ForkReason.SUBAGENT or (index == 0 and others))
-    ]
+    found = []
+    for policy in {turn.policy: None for turn in turns}:
+        own = [index for index, turn in enumerate(turns) if turn.policy == policy]
+        continued = {turns[index].parent for index in own} - {None}
+        others = any(turns[index].fork is ForkReason.SUBAGENT for index in own)
+        found += [
+            index
+            for index in (own if continued else ())
+            if turns[index].parent is None
+            and index not in continued
+            and (turns[index].fork is ForkReason.SUBAGENT or (index == own[0] and others))
+        ]
+    return found
 
 
 @dataclass(slots=True)
@@ -312,9 +314,9 @@ def _difference(ours: Message, theirs: Message) -> ForkReason:
     return ForkReason.EDITED
 
 
-def agreements(turns: Sequence[Turn], prompt: tuple[int, ...]) -> list[int]:
-    """The number of first tokens of each turn that equal those of `prompt`. Tokens that turns share are compared
-    once, so the cost is little more than the length of the prompt.
+def agreements(turns: Sequence[Turn], prompt: tuple[int, ...], *, policy: str = "") -> list[int]:
+    """The number of first tokens of each turn that equal those of `prompt`, 0 for turns of another policy. Tokens that
+    turns share are compared once, so the cost is little more than the length of the prompt.
 
     >>> one = Turn((1, 2), (3,), (-0.5,), (0,))
     >>> agreements([one], (1, 2, 3, 4)), agreements([one], (1, 9))
@@ -322,6 +324,9 @@ def agreements(turns: Sequence[Turn], prompt: tuple[int, ...]) -> list[int]:
     """
     agreed: list[int] = []
     for turn in turns:
+        if turn.policy != policy:
+            agreed.append(0)
+            continue
         known = turn.num_shared
         if turn.shares_with is not None and agreed[turn.shares_with] < known:
             agreed.append(agreed[turn.shares_with])

@@ -1,6 +1,6 @@
 """The memory of a session beyond the run that it began in: it answers a known request as it was answered then.
 
-A request is known by its prompt, token by token, and by how it asks (limits, sampling, stops). So branches may come in
+A request is known by its prompt, token by token, and by how it asks (policy, limits, sampling, stops). So branches may come in
 any order, and a request that was never made is sampled.
 """
 
@@ -95,6 +95,7 @@ def _asked(request: GenerateRequest) -> str:
         request.ignore_eos,
         request.num_top_logprobs,
         request.json_schema,
+        request.policy,
     )
     return blake2b(repr(how).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 

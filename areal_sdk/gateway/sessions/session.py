@@ -109,6 +109,7 @@ class Session:
         self._posted = PostedRewards()
         self._is_truncated = False
         self._oldest_version: int | None = None
+        self._histories: dict[str, History] = {}
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
         """Completions that are being sampled: what ends each, and what hands over its beginning."""
         self._refusal: Callable[[], ApiError] = session_closed
@@ -159,6 +160,10 @@ class Session:
     def num_sampled(self) -> int:
         return self._num_sampled
 
+    def history_of(self, policy: str) -> History:
+        """The conversations with a policy. A turn of another one is no history: only its text can be."""
+        return self._histories.setdefault(policy, History()) if policy else self.history
+
     def base_url(self, gateway_base: str) -> str:
         """This session's own address below the gateway's `http://host:port/v1`."""
         return f"{gateway_base.removesuffix('/v1')}/s/{self.slug}/v1"
@@ -172,6 +177,7 @@ class Session:
         temperature: float | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
+        policy: str = "",
     ) -> Turn:
         """Sample one turn without HTTP, from messages or from token ids taken as they are."""
         if not prompt:
@@ -184,6 +190,7 @@ class Session:
             stop=tuple(stop),
             stop_tokens=tuple(stop_tokens),
             sampling=asked,
+            policy=policy,
         ).with_prompt(prompt)
         return await self._completer.complete(self, request)
 
@@ -324,6 +331,7 @@ class Session:
             if not self.sampling.trains_side_calls:
                 self._exclude_side_calls()
             self.history = History()
+            self._histories = {}
             self.body = IncrementalBody()
             self._latest_prompt = ()
             self._on_close(self)

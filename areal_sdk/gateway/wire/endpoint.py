@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -57,6 +57,8 @@ class Endpoint:
             return _replay(kept, stream=reply.stream)
         choices: list[Prepared] = []
         for asked in reply.requests:
+            if self._completer.policies:
+                asked = replace(asked, policy=fields.text("model") or "")
             prepared = await self._completer.prepare(
                 session, asked, num_bytes=len(raw), num_new=num_new
             )

@@ -1,5 +1,6 @@
 """`/v1/models`, for OpenAI's clients and for Anthropic's, which share the path."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,16 +19,17 @@ class ServedModel:
     max_context: int
 
 
-def list_models(request: web.Request, model: ServedModel) -> web.Response:
+def list_models(request: web.Request, models: Sequence[ServedModel]) -> web.Response:
     if not _speaks_anthropic(request):
-        return json_response({"object": "list", "data": [_openai(model)]})
-    page = {"first_id": model.name, "last_id": model.name, "has_more": False}
-    return json_response({"data": [_anthropic(model)], **page})
+        return json_response({"object": "list", "data": [*map(_openai, models)]})
+    page = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}
+    return json_response({"data": [*map(_anthropic, models)], **page})
 
 
-def get_model(request: web.Request, model: ServedModel) -> web.Response:
+def get_model(request: web.Request, models: Sequence[ServedModel]) -> web.Response:
     name = request.match_info["model"]
-    if name != model.name:
+    model = next((model for model in models if model.name == name), None)
+    if model is None:
         error = ApiError(
             404, f"The model {name!r} does not exist", param="model", code="model_not_found"
         )

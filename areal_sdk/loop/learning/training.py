@@ -281,6 +281,7 @@ async def _begin_weights(
     run, num_warmup = plan.config.run, plan.config.sft.steps
     state, trainer = learner.state, learner.trainer
     check_learns(plan.config, learns_alone=trainer.info.learns_alone)
+    check_policies(services.engine.info.policies, trainer.info.policies)
     warning = dynamic_sampling_warning(plan.config, trainer.info.idle_groups)
     if warning and not has_own_trainer(plan.config):  # that one was asked before it started
         progress.say(f"warning: {warning}")
@@ -297,6 +298,19 @@ async def _begin_weights(
         await warm_up(services, learner, plan.demonstrations, progress=progress)
     elif checkpoint is not None:
         await services.engine.update_weights(await trainer.publish(state.version))
+
+
+def check_policies(served: Mapping[str, bool], trained: Sequence[str]) -> None:
+    """Raise ConfigError unless the trainer tells apart what the engine samples: no policy may learn another's tokens.
+
+    >>> check_policies({"planner": True, "rival": False}, ["planner"])
+    """
+    learns = [name for name, is_trained in served.items() if is_trained]
+    if learns != [*trained]:
+        raise ConfigError(
+            f"the engine samples the policies {learns}, and the trainer trains {[*trained]}: take both from "
+            "the tables [policy.NAME]"
+        )
 
 
 async def _train(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.builtin import ADDRESS_ENGINE
-from areal_sdk.config import Config, EngineSection, Section, TrainerSection
+from areal_sdk.config import Config, EngineSection, PolicySection, Section, TrainerSection
 from areal_sdk.config.machine import has_gpu
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
@@ -39,6 +39,10 @@ def engine_name(section: EngineSection) -> str:
     return ADDRESS_ENGINE if "://" in section.name else section.name
 
 
+POLICIES = "policies"
+"""The engine and the trainer of a run with several policies, which have one of the named engine and trainer for each."""
+
+
 def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
     """The table of options that the chosen engine describes, under its name."""
     name = engine_name(config.engine)
@@ -49,7 +53,9 @@ def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
 
 
 def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
-    """The class that `engine.name` means."""
+    """The class that `engine.name` means, or the one that serves several policies with it."""
+    if config.policy:
+        return plugins.engines.get(POLICIES)
     return plugins.engines.get(engine_name(config.engine))
 
 
@@ -82,11 +88,24 @@ def make_engine(
                 launcher,
                 is_placed=config.cluster.places,
                 find=plugins.engines.get,
+                policies=_found_policies(config),
                 environments=environments or {},
             )
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
     return plugins.configure("engine", engine_name(section), arguments)
+
+
+def _found_policies(config: Config) -> dict[str, PolicySection]:
+    """The policies, each frozen one with the directory of its weights, or an address."""
+    from areal_sdk.loop.plan.models import find_model  # which asks this module for trainers
+
+    return {
+        name: policy
+        if policy.frozen is None or "://" in policy.frozen
+        else policy.model_copy(update={"frozen": str(find_model(policy.frozen).absolute())})
+        for name, policy in config.policy.items()
+    }
 
 
 def check_engine(config: Config, plugins: Plugins) -> None:
@@ -203,7 +222,8 @@ def make_trainer(
     """The trainer that `trainer.name` names, not started; it exports weights as `dtype`."""
     name = config.trainer.name
     make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
-    return make(
+    chosen = plugins.trainers.get(POLICIES) if config.policy else make
+    return chosen(
         TrainerSetup(
             model_dir,
             config.trainer,
@@ -215,6 +235,8 @@ def make_trainer(
             learning=_LEARNING.get(config.finetune.objective, Learning.DATA),
             launcher=launcher,
             engine_accepts=engine_class(config, plugins).accepts,
+            policies=config.policy,
+            make=make,
             only_exports=only_exports,
         )
     )
@@ -272,7 +294,7 @@ def device_plan(
 ) -> Devices:
     """The plan for GPUs of such sizes, by default for those of this machine. Empty if a launcher or the settings choose."""
     trainer, engine = config.trainer, engine_class(config, plugins)
-    if config.cluster.places or ":" in trainer.device:
+    if config.cluster.places or ":" in trainer.device or config.policy:
         return NO_DEVICES
     if find_spec("areal_sdk_plan") is None:
         return Devices([_MISSING]) if has_gpu() else NO_DEVICES

@@ -229,6 +229,7 @@ class RemoteSession:
         temperature: float | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
+        policy: str = "",
     ) -> Turn:
         """Sample one turn. The main process records the turn before it returns it."""
         packed = pack_request(
@@ -238,6 +239,7 @@ class RemoteSession:
             temperature=temperature,
             stop=stop,
             stop_tokens=stop_tokens,
+            policy=policy,
         )
         with self._refusals():
             answer = await self._main.call(

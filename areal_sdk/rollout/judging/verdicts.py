@@ -23,12 +23,21 @@ def read_verdict(result: Any, episode: Episode) -> Outcome:
     outcome = as_outcome(result, episode)
     per_turn = tuple(None if reward is None else float(reward) for reward in outcome.turn_rewards)
     outcome = replace(outcome, turn_rewards=per_turn)
-    numbers = (outcome.reward, *outcome.turn_rewards, *outcome.metrics.values())
+    numbers = (
+        *(outcome.reward, *outcome.turn_rewards),
+        *(*outcome.by_policy.values(), *outcome.metrics.values()),
+    )
     if not all(number is None or math.isfinite(number) for number in numbers):
         raise ValueError(f"rewards and metrics must be finite numbers: {outcome}")
     if outcome.turn_rewards and len(outcome.turn_rewards) != len(episode.turns):
         raise ValueError(
             f"{len(outcome.turn_rewards)} turn rewards for an episode of {len(episode.turns)} turns"
+        )
+    trained = {turn.policy for turn in episode.turns if turn.excluded is None}
+    if outcome.by_policy and (missing := trained - outcome.by_policy.keys()):
+        raise ValueError(
+            f"by_policy has rewards of {', '.join(outcome.by_policy)} and none of "
+            f"{', '.join(map(repr, sorted(missing)))}, which the episode trains: give each policy one"
         )
     if outcome.kind is OutcomeKind.REWARD and outcome.reward is None:
         raise ValueError("an outcome of kind `reward` needs a reward: use Outcome.scored")
@@ -43,6 +52,7 @@ def portable(outcome: Outcome) -> Outcome:
         outcome,
         reward=None if outcome.reward is None else float(outcome.reward),
         turn_rewards=tuple(None if r is None else float(r) for r in outcome.turn_rewards),
+        by_policy={clean_text(str(name)): float(r) for name, r in outcome.by_policy.items()},
         success=None if outcome.success is None else bool(outcome.success),
         metrics={clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
         message=clean_text(str(outcome.message)),
@@ -74,6 +84,7 @@ def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
         sum(weight * (outcome.reward or 0.0) for weight, outcome in verdicts.values()),
         success=all(claims) if claims else all(outcome.reward == 1.0 for outcome in outcomes),
         turn_rewards=_per_turn(list(verdicts.values()), num_turns),
+        by_policy=_per_policy(list(verdicts.values())),
         metrics=metrics,
     )
 
@@ -89,6 +100,20 @@ def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | Non
             if reward is not None:
                 total[turn] = (total[turn] or 0.0) + weight * reward
     return tuple(total)
+
+
+def _per_policy(verdicts: Sequence[Weighted]) -> dict[str, float]:
+    """The sum for each policy, if any verdict has rewards of policies. A verdict without counts for all of them.
+
+    >>> zero_sum = Outcome.scored(0.0, by_policy={"white": 1.0, "black": -1.0})
+    >>> _per_policy([(1.0, zero_sum), (0.5, Outcome.scored(1.0))])
+    {'white': 1.5, 'black': -0.5}
+    """
+    names = {name: None for _, outcome in verdicts for name in outcome.by_policy}
+    return {
+        name: sum(weight * o.by_policy.get(name, o.reward or 0.0) for weight, o in verdicts)
+        for name in names
+    }
 
 
 def posted_outcome(posted: Sequence[PostedReward], *, num_turns: int) -> Outcome | None:

@@ -1,6 +1,6 @@
 """`/v1/responses`, and the responses that each session stores there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,9 @@ Query = Mapping[str, str]
 class ResponsesEndpoint(Endpoint):
     """Answers requests, and keeps what they store for as long as their session lives."""
 
-    def __init__(self, completer: Completer, *, model: str, lenient: bool = False) -> None:
+    def __init__(
+        self, completer: Completer, *, model: Callable[[Fields], str], lenient: bool = False
+    ) -> None:
         self._model = model
         self._tokenizer = completer.tokenizer
         self._stores: WeakKeyDictionary[Session, ResponseStore] = WeakKeyDictionary()
@@ -32,7 +34,7 @@ class ResponsesEndpoint(Endpoint):
         return ResponsesReply(
             fields,
             session,
-            model=self._model,
+            model=self._model(fields),
             tokenizer=self._tokenizer,
             store=self.store(session),
         )

@@ -1,0 +1,118 @@
+"""Requests, tokens, metrics and weights of several policies: each reaches its own policy, and no other."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from areal_sdk import EngineError, GenerateRequest
+from areal_sdk.testing import ScriptedEngine
+from areal_sdk.trainer import IdleGroups
+from areal_sdk.trajectory import Credit, TrajectoryGroup
+from areal_sdk.types import WeightUpdate
+from areal_sdk_policies.engine import PolicyEngine
+from areal_sdk_policies.shares import least_idle, merged, merged_credit, split
+
+MakeGroup = Callable[..., TrajectoryGroup]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[PolicyEngine]:
+    made = {name: ScriptedEngine(name) for name in ("planner", "coder", "rival")}
+    engine = PolicyEngine(made, frozen=["rival"])
+    await engine.start()
+    yield engine
+    await engine.aclose()
+
+
+def asked(policy: str) -> GenerateRequest:
+    return GenerateRequest((1,), 32, policy=policy)
+
+
+async def test_a_request_reaches_the_policy_that_it_names(engine: PolicyEngine) -> None:
+    for name in ("planner", "coder", "rival"):
+        result = await engine.generate(asked(name))
+        assert bytes(result.tokens[:-1]).decode() == name
+    with pytest.raises(EngineError, match="unknown policy 'planer'; known: planner, coder, rival"):
+        await engine.generate(asked("planer"))
+
+
+async def test_new_weights_reach_the_trained_policies_alone(engine: PolicyEngine) -> None:
+    assert engine.info.policies == {"planner": True, "coder": True, "rival": False}
+    await engine.update_weights(
+        WeightUpdate(1, None, by_policy={"coder": WeightUpdate(1, "coder.safetensors")})
+    )
+    paths = {n: [u.path for u in e.updates] for n, e in engine._engines.items()}  # type: ignore[attr-defined]
+    assert paths == {"planner": [None], "coder": ["coder.safetensors"], "rival": []}
+    versions = [set((await engine.generate(asked(n))).versions) for n in engine.info.policies]
+    assert versions == [{1}, {1}, {0}]
+    assert engine.version == 1
+
+
+async def test_weights_of_one_model_or_of_a_frozen_policy_are_refused(engine: PolicyEngine) -> None:
+    for update in (
+        WeightUpdate(1, "all.safetensors"),
+        WeightUpdate(1, None, by_policy={"rival": WeightUpdate(1, "rival.safetensors")}),
+    ):
+        with pytest.raises(EngineError, match="are trained"):
+            await engine.update_weights(update)
+
+
+async def test_a_stream_that_is_closed_early_frees_its_slot(engine: PolicyEngine) -> None:
+    async with aclosing(engine.stream(asked("coder"))) as chunks:  # type: ignore[type-var]
+        await anext(chunks)
+    assert engine._engines["coder"].num_active == 0  # type: ignore[attr-defined]
+
+
+async def test_an_outage_of_one_policy_is_one_of_the_engine(engine: PolicyEngine) -> None:
+    told: list[bool] = []
+    tells: dict[str, Callable[[bool], None]] = {}
+    for name, inner in engine._engines.items():
+        inner.observe_outages = lambda tell, name=name: tells.__setitem__(name, tell)  # type: ignore[method-assign, misc]
+    engine.observe_outages(told.append)
+    tells["coder"](True)
+    tells["rival"](True)
+    tells["coder"](False)
+    tells["rival"](False)
+    assert told == [True, True, True, False]
+
+
+def test_each_policy_gets_its_own_trajectories_and_no_group_without_any(
+    make_group: MakeGroup,
+) -> None:
+    both, alone = make_group(0, "planner", "coder"), make_group(1, "planner")
+    shares = split([both, alone], ["planner", "coder"])
+    assert [group.id for group in shares["planner"]] == ["g0", "g1"]
+    assert [group.id for group in shares["coder"]] == ["g0"]
+    assert [t.episode_id for t in shares["coder"][0].trajectories] == ["0-0", "0-1", "0-2", "0-3"]
+    own = [replace(t, policy="") for t in both.trajectories if t.policy == "coder"]
+    assert [*shares["coder"][0].trajectories] == own
+
+
+def test_tokens_of_an_unknown_or_frozen_policy_are_refused(make_group: MakeGroup) -> None:
+    with pytest.raises(ValueError, match="tokens of \\['rival'\\]; trained: planner, coder"):
+        split([make_group(0, "planner", "rival")], ["planner", "coder"])
+
+
+def test_metrics_are_told_of_each_policy_and_of_all() -> None:
+    """The loss by hand: (3 * 1 + 1 * 5) / 4 = 2. Counts add up, and the largest ratio stays."""
+    planner = {"num_trained": 3.0, "loss": 1.0, "ratio_max": 1.5, "kl": 0.25}
+    coder = {"num_trained": 1.0, "loss": 5.0, "ratio_max": 2.5}
+    whole = merged({"planner": planner, "coder": coder})
+    assert whole["num_trained"] == 4.0
+    assert whole["loss"] == 2.0
+    assert whole["ratio_max"] == 2.5
+    assert whole["kl"] == 0.25
+    assert (whole["planner/loss"], whole["coder/loss"]) == (1.0, 5.0)
+
+
+def test_the_credit_of_an_episode_is_that_of_the_policy_of_each_turn() -> None:
+    planner = {"e": Credit(1.0, (1.0, None, 1.0))}
+    coder = {"e": Credit(-2.0, (None, -2.0))}
+    assert merged_credit([planner, coder]) == {"e": Credit(-0.5, (1.0, -2.0, 1.0))}
+
+
+def test_a_group_is_idle_only_if_no_policy_learns_from_it() -> None:
+    assert least_idle({IdleGroups.EQUAL_REWARDS}) is IdleGroups.EQUAL_REWARDS
+    assert least_idle({IdleGroups.EQUAL_REWARDS, IdleGroups.NONE}) is IdleGroups.NONE
