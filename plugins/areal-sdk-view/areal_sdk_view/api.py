@@ -26,6 +26,7 @@ from areal_sdk_view.answers import (
     tasks,
 )
 from areal_sdk_view.library import Library, NotThereError, OpenRun, whole_text
+from areal_sdk_view.notes import write_note
 
 JSON = dict[str, Any]
 Answer = Callable[[OpenRun, Mapping[str, str]], Any]
@@ -66,6 +67,7 @@ class Api:
         app.router.add_get("/api/compare/tasks", self._compare_tasks)
         app.router.add_get("/api/stream", self._stream)
         app.router.add_post("/api/view", self._view)
+        app.router.add_post("/api/note", self._note)
         app.router.add_get("/api/runs/{run}", self._about)
         app.router.add_get("/api/runs/{run}/{what}", self._about)
 
@@ -146,6 +148,20 @@ class Api:
             return await asyncio.to_thread(self._library.state, name) if name else None
         except (NotThereError, OSError):
             return None  # the run was deleted: the page says so at its next request
+
+    async def _note(self, request: web.Request) -> web.Response:
+        """Keep the tags and the note of a run: `{"run", "tags", "note"}`."""
+        body = await request.read()
+
+        def write() -> Any:
+            asked = orjson.loads(body)
+            if not isinstance(asked, dict) or not isinstance(asked.get("run"), str):
+                raise ValueError("give run, tags and note")
+            return write_note(
+                self._library.path(asked["run"]), asked.get("tags"), asked.get("note")
+            )
+
+        return await _guarded(lambda: asyncio.to_thread(write))
 
     async def _view(self, request: web.Request) -> web.Response:
         """Open a place in every open tab: `{"run", "tab", "episode", "turn", "task", "quote", ...}`."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from areal_sdk.records import EpisodeSummary, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
+from areal_sdk_view.notes import read_note
 
 MAX_OPEN = 4
 """Runs whose episode summaries stay in memory: about 0.6 kB an episode."""
@@ -89,7 +90,7 @@ class Library:
         rows = []
         for name, path in self.paths().items():
             if (row := self._overview(path)) is not None:
-                rows.append({**row, "run": name})
+                rows.append({**row, **read_note(path), "run": name})
         return sorted(rows, key=lambda row: -row["began"])
 
     def _overview(self, path: Path) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.records import FollowedRun, overview_of
+from areal_sdk_view.notes import read_note
 
 
 def why(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "verdict": None
         if verdict is None
         else {"missing": verdict.missing, "figures": verdict.figures, "cure": verdict.cure},
+        "note": read_note(run_dir.path),
         "ledger": run_dir.read_ledger(),
         "is_running": run_dir.is_in_use(),
         "live": live,

@@ -10,9 +10,15 @@ export function carry(answers) {
 export const isExported = () => carried !== null;
 
 export async function get(path, query = {}) {
-  const address = `${path}${asked(query)}`;
   if (carried !== null) return fromPage(decodeURIComponent(path), query);
-  const response = await fetch(`/api/${address}`);
+  return answerOf(await fetch(`/api/${path}${asked(query)}`));
+}
+
+export async function post(path, body) {
+  return answerOf(await fetch(`/api/${path}`, { method: "POST", body: JSON.stringify(body) }));
+}
+
+async function answerOf(response) {
   const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
   if (!response.ok) throw new Error(answer.error ?? response.statusText);
   return answer;

@@ -7,6 +7,7 @@ import { episode } from "./episode.js";
 import { episodes } from "./episodes.js";
 import { failures } from "./failures.js";
 import { lanes } from "./lanes.js";
+import { editNote, noteOf } from "../parts/note.js";
 import { go, href } from "../parts/route.js";
 import { settings } from "./settings.js";
 import { siblings } from "./siblings.js";
@@ -40,7 +41,9 @@ export async function run(root, [name, place = "curves", ...rest], query) {
       h("a", { href: href(["run", name, tab]), "aria-current": (TAB_OF[place] ?? place) === tab ? "page" : null }, tab, h("kbd", {}, n + 1))));
     if (place in TAB_OF) return replace(head, tabs); // the bar above names the run
     return replace(head,
-      h("div", { class: "head" }, h("h1", {}, name), h("span", { class: `pill ${overview.state}` }, overview.state)),
+      h("div", { class: "head" }, h("h1", {}, name), h("span", { class: `pill ${overview.state}` }, overview.state), noteOf({ ...about.note, note: "" }),
+        isExported() ? null : h("button", { onclick: edit }, about.note.note || about.note.tags.length ? "Edit tags and note" : "Add tags or a note")),
+      about.note.note ? h("p", { class: "note" }, about.note.note) : null,
       h("div", { class: "facts" },
         fact("agent", overview.agent), fact("model", overview.model), fact("algorithm", overview.algorithm),
         fact("steps", overview.total_steps ? `${count(overview.steps)} / ${count(overview.total_steps)}` : count(overview.steps)),
@@ -53,11 +56,15 @@ export async function run(root, [name, place = "curves", ...rest], query) {
       tabs);
   }
 
+  function edit() {
+    editNote(name, about.note, (note) => { about.note = note; draw(); });
+  }
+
   draw();
   const inner = (await PLACES[place](body, { run: name, about, rest, query })) ?? {};
   const keys = Object.fromEntries(Object.keys(TABS).map((tab, n) => [String(n + 1), [tab, () => go(["run", name, tab])]]));
   return {
-    keys: { ...inner.keys, ...keys },
+    keys: { ...inner.keys, ...keys, m: ["tags and note", edit] },
     close: inner.close,
     shown: inner.shown,
     refresh: async () => {

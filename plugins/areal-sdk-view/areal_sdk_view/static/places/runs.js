@@ -4,13 +4,14 @@ import { get } from "../parts/api.js";
 import { h, link, replace } from "../parts/dom.js";
 import { change, go, href } from "../parts/route.js";
 import { ago, count, moment, number } from "../parts/words.js";
+import { noteOf } from "../parts/note.js";
 import { rows } from "../parts/table.js";
 
 export async function runs(root, parts, query) {
   let list = await get("runs");
   const chosen = new Set(query.getAll("run"));
   const body = h("tbody");
-  const search = h("input", { type: "search", placeholder: "Filter by name, agent, model, algorithm …", "aria-label": "Filter runs", value: query.get("find") ?? "", oninput: () => { change({ find: search.value }, { silent: true }); draw(); } });
+  const search = h("input", { type: "search", placeholder: "Filter by name, agent, model, algorithm, tag, note …", "aria-label": "Filter runs", value: query.get("find") ?? "", oninput: () => { change({ find: search.value }, { silent: true }); draw(); } });
   const button = h("button", { onclick: together }, "Compare");
   const table = rows(body, { onOpen: (row) => go(["run", row.dataset.run]) });
 
@@ -20,12 +21,12 @@ export async function runs(root, parts, query) {
 
   function draw() {
     const words = search.value.toLowerCase().split(/\s+/);
-    const shown = list.filter((run) => words.every((word) => `${run.run} ${run.agent} ${run.model} ${run.algorithm} ${run.state}`.toLowerCase().includes(word)));
+    const shown = list.filter((run) => words.every((word) => `${run.run} ${run.agent} ${run.model} ${run.algorithm} ${run.state} ${run.tags.join(" ")} ${run.note}`.toLowerCase().includes(word)));
     replace(button, chosen.size ? `Compare ${chosen.size}` : "Compare");
     button.disabled = chosen.size < 2;
     replace(body, shown.map((run) => h("tr", { "data-run": run.run },
       h("td", {}, h("input", { type: "checkbox", "aria-label": `Choose ${run.run}`, checked: chosen.has(run.run), onchange: (event) => { if (event.target.checked) chosen.add(run.run); else chosen.delete(run.run); draw(); } })),
-      h("td", { class: "name" }, link(href(["run", run.run]), run.run), run.problem ? h("div", { class: "dim" }, run.problem.slice(0, 160)) : null),
+      h("td", { class: "name" }, link(href(["run", run.run]), run.run), noteOf(run), run.problem ? h("div", { class: "dim" }, run.problem.slice(0, 160)) : null),
       h("td", {}, h("span", { class: `pill ${run.state}` }, run.state)),
       h("td", {}, run.agent), h("td", {}, run.model), h("td", {}, run.algorithm),
       h("td", { class: "num" }, run.total_steps ? `${count(run.steps)} / ${count(run.total_steps)}` : count(run.steps)),
