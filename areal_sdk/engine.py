@@ -365,7 +365,8 @@ class ConfiguredEngine(InferenceEngine):
 
     @classmethod
     def gpus(cls, section: "EngineSection", options: Mapping[str, Any]) -> Mapping[str, int] | None:
-        """The number of GPUs of each process that the engine starts, by its name. None if the settings say which."""
+        """The number of GPUs of each process that the engine starts, by its name; 0 for a small one that
+        needs a GPU without the others. None if the settings say which."""
         return {}
 
 

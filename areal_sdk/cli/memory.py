@@ -46,7 +46,8 @@ def check_memory(
     """
     from areal_sdk.config import load_config
     from areal_sdk.fsdp.memory.fitting import RESERVE
-    from areal_sdk.loop.plan.parts import device_plan, load_plugins_of
+    from areal_sdk.loop.plan.devices import device_plan
+    from areal_sdk.loop.plan.parts import load_plugins_of
 
     config = load_config(file=file, settings=(f"trainer.ranks={gpus}", *settings))
     fit = _fit(model, config.trainer, room=int(memory * 1e9 * (1 - RESERVE)))

@@ -24,9 +24,10 @@ from areal_sdk.loop.learning.state import (
 )
 from areal_sdk.loop.learning.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.loop.mirrored import check_package, open_run
+from areal_sdk.loop.plan.devices import device_plan
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
-from areal_sdk.loop.plan.parts import device_plan, engine_name, load_plugins_of
+from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
     Training,

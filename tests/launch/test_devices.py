@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.backends.sglang.servers import SGLangLauncher
 from areal_sdk.backends.sglang.settings import SGLangSection
@@ -14,7 +15,8 @@ from areal_sdk.config import parse_config
 from areal_sdk.fsdp.memory.fitting import Fit
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.launcher import SHARE_VARIABLE
-from areal_sdk.loop.plan.parts import NO_DEVICES, Devices, device_plan
+from areal_sdk.loop.plan.devices import NO_DEVICES, Devices, device_plan
+from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.plugins import load_plugins
 from areal_sdk.process import ProcessSpec
 from areal_sdk.shapes import SHAPES
@@ -86,6 +88,34 @@ async def test_processes_start_with_their_gpus(tmp_path: Path) -> None:
         ["2", "PCI_BUS_ID", None, "0"],
         [None, None, None, "0"],
     ]
+
+
+def test_the_process_that_sends_weights_by_nccl_gets_a_gpu_without_a_server(tmp_path: Path) -> None:
+    (tmp_path / "areal-sdk-sglang").write_text("0.5.23 cuda\n")
+    own = {
+        "environment": str(tmp_path),
+        "servers": 2,
+        "transport": "distributed",
+        "group_backend": "nccl",
+    }
+    config: dict[str, Any] = {"trainer": {"ranks": 2}, "engine": {"name": "sglang", "sglang": own}}
+    found = planned(4, **config)
+    assert seen(found) == {
+        "trainer-0": "0,1",
+        "trainer-1": "0,1",
+        "sglang-0": "2",
+        "sglang-1": "3",
+        "weight-sender": "0",
+    }
+    engine = make_engine(
+        parse_config(config),
+        tmp_path,
+        plugins=load_plugins(),
+        log_dir=tmp_path,
+        environments=found.environments,
+    )
+    assert isinstance(engine, SGLangEngine)
+    assert engine._sender_env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_servers_start_with_their_gpus(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -72,7 +72,9 @@ class RemoteEngine(InferenceEngine):
         engine: EngineSection | None = None,
         settings: RemoteSection | None = None,
         limits: ServerLimits | None = None,
+        sender_env: Mapping[str, str] | None = None,
     ) -> None:
+        """`sender_env`: variables of the process that sends weights."""
         if not addresses and launcher is None:
             raise EngineError(f"name at least one {self.client.kind} server, or give a launcher")
         self.settings = settings or RemoteSection()
@@ -87,6 +89,7 @@ class RemoteEngine(InferenceEngine):
         self._max_context = engine.max_context
         self._scorer = scorer
         self._log_dir = log_dir
+        self._sender_env = sender_env or {}
         self._info: EngineInfo | None = None
         self._pool = Pool([])
         self._pool.on_change = self._changed
@@ -198,6 +201,7 @@ class RemoteEngine(InferenceEngine):
             timeout_s=self.limits.deadlines.weights_s,
             layout=self.client.layout,
             device="cpu" if self.settings.group_backend == "gloo" else "cuda",
+            env=self._sender_env,
         )
         self._exit.push_async_callback(sender.aclose)
         disk = DiskTransport(self._model)

@@ -6,6 +6,7 @@ from typing import Any
 from areal_sdk.backends.remote.engine import RemoteEngine
 from areal_sdk.backends.remote.starting.placement import PlacedServers
 from areal_sdk.backends.remote.starting.processes import ServerStarter
+from areal_sdk.backends.remote.weights.sender import SENDER
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.placed import placed_settings, recipe_of
 from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment, named_gpus
@@ -29,7 +30,11 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
         if server_addresses(section.name) or chosen_environment(section, own).cpu:
             return {}
         first, width = named_gpus(own)
-        return {f"sglang-{n}": width for n in range(own.servers)} if first is None else None
+        sends = own.transport == "distributed" and own.group_backend == "nccl"
+        servers = {f"sglang-{n}": width for n in range(own.servers)} | (
+            {SENDER: 0} if sends else {}
+        )
+        return servers if first is None else None
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "SGLangEngine":
@@ -66,6 +71,7 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
             launcher=launcher,
             engine=section,
             settings=own,
+            sender_env=settings.environments.get(SENDER),
         )
 
 

@@ -17,8 +17,9 @@ from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.launcher import Launcher, LauncherSetup
+from areal_sdk.loop.plan.devices import NO_DEVICES, Devices, device_plan
 from areal_sdk.loop.plan.models import FoundModel
-from areal_sdk.loop.plan.parts import NO_DEVICES, Devices, device_plan, make_engine, make_trainer
+from areal_sdk.loop.plan.parts import make_engine, make_trainer
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services.elastic import (
     TrainerRanks,

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,7 +35,8 @@ class Demand:
     rank_bytes: Callable[[int], int] = lambda room: 0
     """Bytes of a rank, on a GPU that has so many for it, while the engine works beside it. 0: not known."""
     servers: Mapping[str, int] | None = None
-    """The number of GPUs of each process of the engine, by its name."""
+    """The number of GPUs of each process of the engine, by its name. 0: some room on one that no other process of the
+    engine has, for a process that sends to them with NCCL."""
     weights: int = 0
     """Bytes of the weights that such a process holds on all its GPUs together."""
     takes_turns: bool = False
@@ -47,6 +48,7 @@ class Place:
     """The GPUs of a process, and the part of their memory that it may take."""
 
     gpus: Sequence[int]
+    """Empty for a process that takes no memory to speak of."""
     seen: Sequence[int]
     """Ranks see the GPUs of all ranks, so that they can send to each other directly."""
     share: float
@@ -93,7 +95,10 @@ def plan_devices(gpus: Sequence[Gpu], demand: Demand) -> DevicePlan:
             )
     load = [int(index < demand.ranks and not demand.takes_turns) for index in range(len(gpus))]
     windows: dict[str, range] = {}
-    for name, width in servers.items():
+    for name, width in sorted(servers.items(), key=lambda server: not server[1]):
+        if not width:
+            windows[name] = _apart(name, load, windows.values())
+            continue
         starts = range(len(gpus) - width + 1)
         first = min(starts, key=lambda s: (max(load[s : s + width]), sum(load[s : s + width])))
         windows[name] = range(first, first + width)
@@ -101,9 +106,23 @@ def plan_devices(gpus: Sequence[Gpu], demand: Demand) -> DevicePlan:
     return DevicePlan(gpus, _shared(gpus, demand, windows))
 
 
-def _shared(gpus: Sequence[Gpu], demand: Demand, windows: Mapping[str, range]) -> dict[str, Place]:
+def _apart(name: str, load: Sequence[int], taken: Iterable[range]) -> range:
+    """The GPU for a process that may share one with a rank, and with no server."""
+    free = [index for index in range(len(load)) if not any(index in window for window in taken)]
+    if not free:
+        raise ConfigError(
+            f"engine.sglang.group_backend = 'nccl': each of the {len(load)} GPUs has a server, and {name} cannot send to "
+            'a server on its own GPU; lower engine.sglang.servers, or set group_backend = "gloo"'
+        )
+    first = min(free, key=lambda index: load[index])
+    return range(first, first + 1)
+
+
+def _shared(gpus: Sequence[Gpu], demand: Demand, windows: dict[str, range]) -> dict[str, Place]:
     """The places with shares. A rank gets what it is predicted to take, as far as the engine beside it keeps room for
     its weights; the engine gets the rest. Where nobody knows, each gets half."""
+    small = [name for name, width in (demand.servers or {}).items() if not width]
+    senders = {name: Place((), windows.pop(name), USED) for name in small}
     memory, ranks = min((gpu.memory for gpu in gpus), default=1), range(demand.ranks)
     guests = [sum(index in window for window in windows.values()) for index in range(len(gpus))]
     most = max((guests[index] for index in ranks), default=0)
@@ -116,7 +135,7 @@ def _shared(gpus: Sequence[Gpu], demand: Demand, windows: Mapping[str, range]) -
         free = USED - (taken if window.start < demand.ranks else 0)
         share = max(free / max(guests[index] for index in window), min(least, USED))
         places[name] = Place(window, window, share)
-    return places
+    return places | senders
 
 
 @cache

@@ -54,6 +54,25 @@ def test_two_gpus_are_one_for_each() -> None:
     assert {place.share for place in found.places.values()} == {USED}
 
 
+@pytest.mark.parametrize(
+    ("num", "ranks", "num_servers", "place"),
+    [(2, 1, 1, 0), (3, 1, 1, 2), (8, 4, 4, 0), (8, 4, 3, 7)],
+)
+def test_a_process_that_sends_by_nccl_has_no_server_on_its_gpu(
+    num: int, ranks: int, num_servers: int, place: int
+) -> None:
+    found = plan(num, ranks, {"weight-sender": 0, **servers(num_servers)})
+    assert [*found.places["weight-sender"].seen] == [place]
+    alone = plan(num, ranks, servers(num_servers))
+    assert {n: p for n, p in found.places.items() if n != "weight-sender"} == alone.places
+    assert [*found.lines()] == [*alone.lines()]
+
+
+def test_a_sender_without_a_gpu_of_its_own_is_refused_with_the_cure() -> None:
+    with pytest.raises(ConfigError, match=r"each of the 2 GPUs has a server.*\"gloo\""):
+        plan(2, 1, {"weight-sender": 0, **servers(2)})
+
+
 def test_eight_gpus() -> None:
     found = plan(8, 4, servers(4))
     assert gpus_of(found) == {

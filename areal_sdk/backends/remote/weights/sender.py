@@ -1,7 +1,7 @@
 """The weight sender, from the side of the main process: starts the child and calls it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
@@ -16,6 +16,8 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 BUCKET_BYTES = 256 << 20
+SENDER = "weight-sender"
+"""The name of the process."""
 
 
 Parameter = tuple[str, str, list[int]]
@@ -83,9 +85,11 @@ class WeightSender:
         layout: WeightLayout,
         bucket_bytes: int = BUCKET_BYTES,
         device: str = "cpu",
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._log_dir = log_dir
+        self._env = env or {}
         self._args = {
             "model": str(model),
             "dtype": dtype,
@@ -151,9 +155,10 @@ class WeightSender:
                 self._opened, self._filled = None, []
                 self.generation += 1
                 spec = ProcessSpec(
-                    name="weight-sender",
+                    name=SENDER,
                     entry="areal_sdk.backends.remote.weights.sender_process:main",
                     args=self._args,
+                    env=self._env,
                 )
                 try:
                     self._child = await spawn(spec, log_dir=self._log_dir)
