@@ -82,7 +82,7 @@ class Config(Section):
     @classmethod
     def _imply(cls, values: Any) -> Any:
         """`deterministic` implies on-policy batches; asking for both is a contradiction."""
-        values = _for_this_cpu(values)
+        values = _for_this_device(values)
         if _section(values, "serve").get("learn") is True:
             values = _for_live_callers(values)
         run, rollout = _section(values, "run"), _section(values, "rollout")
@@ -154,8 +154,8 @@ def _may_be_file(source: str) -> bool:
     return "/" in source or bool(Path(source).suffix) or Path(source).exists()
 
 
-def _for_this_cpu(values: Any) -> Any:
-    """float32 for the parts that run on this machine's CPU, if it has no instructions for bfloat16."""
+def _for_this_device(values: Any) -> Any:
+    """float32 for the parts that run on a device of this machine that has no instructions for bfloat16."""
     if not isinstance(values, Mapping):
         return values
     if _section(values, "cluster").get("launcher", "local") != "local":

@@ -84,4 +84,21 @@ def test_a_gpu_computes_in_bfloat16(slow_bfloat16: None, monkeypatch: pytest.Mon
 def test_bfloat16_that_somebody_asks_for_gets_a_remark(slow_bfloat16: None) -> None:
     config = parse_config({"trainer": {"precision": "bfloat16"}})
     (line,) = idle_settings(config, engine="local")
-    assert line.startswith('trainer.precision = "bfloat16" takes at least four times as long')
+    assert line.startswith('trainer.precision = "bfloat16" takes several times as long')
+
+
+@pytest.mark.parametrize(("capabilities", "dtype"), [("7.5", "float32"), ("8.0\\n9.0", "bfloat16")])
+def test_a_gpu_without_bfloat16_computes_in_float32(
+    capabilities: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{capabilities}\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine.gpus_have_bfloat16.cache_clear()
+    try:
+        config = parse_config({"trainer": {"device": "cuda"}, "engine": {"device": "cuda"}})
+    finally:
+        machine.gpus_have_bfloat16.cache_clear()
+    assert config.trainer.precision == dtype
+    assert config.engine.dtype == ("float32" if dtype == "float32" else "auto")

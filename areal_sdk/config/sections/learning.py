@@ -147,8 +147,8 @@ class TrainerSection(Section):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Maximum norm of the gradient; a larger gradient is scaled down."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Dtype of the matrix products. Master weights are always float32. Default on a CPU of this machine that has
-    no instructions for bfloat16: `float32`, which is at least four times as fast there."""
+    """Dtype of the matrix products. Master weights are always float32. Default on a CPU or GPU of this
+    machine that has no instructions for bfloat16: `float32`, which is at least four times as fast on such a CPU."""
     head_precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Dtype of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
     about a third closer to those of a float32 model; a step takes 7 to 20 % longer."""
@@ -245,7 +245,7 @@ class TrainerSection(Section):
         is_here = run.cluster.launcher == "local" and bfloat16_is_slow(self.device)
         if is_here and self.precision == "bfloat16":
             yield (
-                'trainer.precision = "bfloat16" takes at least four times as long as float32: this CPU has no '
+                'trainer.precision = "bfloat16" takes several times as long as float32: this device has no '
                 "instructions for it: leave it out"
             )
 

@@ -163,7 +163,7 @@ class EngineSection(Section):
     """`local`, `sglang`, a plugin's engine, or the addresses of running servers."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of the weights that sample; `auto`: the dtype of the checkpoint; the local engine takes `float32`
-    on a CPU of this machine that has no instructions for bfloat16."""
+    on a CPU or GPU (V100, T4) of this machine that has no instructions for bfloat16."""
     device: Device = "auto"
     """`cpu`, `cuda` or `cuda:1`; `auto`: a GPU if torch finds one."""
     max_slots: Positive = 32
