@@ -1,5 +1,6 @@
 """The engine without its process: requests in, sampled tokens out, one step at a time."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.models.families import stop_tokens
+from areal_sdk.process.memory import is_memory_short
 from areal_sdk.process.spec import SHARE_VARIABLE
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -66,6 +70,7 @@ class EngineCore:
             packed=can_pack(self.device, self.dtype),
         )
         open_weights(model_dir, self.architecture).copy_into(self.model)
+        self._kv_bytes = _kv_budget(options.kv_memory_gb, self.device)
         self.scheduler = self._make_scheduler()
 
     @property
@@ -107,7 +112,51 @@ class EngineCore:
 
     def step(self) -> list[SampledToken]:
         """Run one forward, and return the tokens that it sampled. Finished sequences are removed by then. EngineError
-        if the weights do not give a distribution: then no sequence can continue."""
+        if the weights do not give a distribution, or if memory is too short for one sequence: then none can continue.
+        """
+        try:
+            return self._step()
+        except Exception as exc:
+            if not is_memory_short(exc):
+                raise
+            said = str(exc).strip().partition("\n")[0]
+        self._lower_budget(said)  # the tensors of the step went with its frames
+        return []
+
+    def _lower_budget(self, said: str) -> None:
+        """Halve the memory for keys and values. All sequences go on, from computing theirs again."""
+        lowered = self._kv_bytes // 2
+        named = f"the engine on {self.device} ran out of memory, with {self._kv_bytes / 1e9:.2f} GB for keys and values"
+        problem = ""
+        if self._options.deterministic:  # what is computed again has other last digits
+            problem = "and run.deterministic lets it not begin again: lower engine.max_slots"
+        elif lowered // 2 // self._token_bytes < self.max_context:
+            problem = f"half of which cannot hold a request of {self.max_context} tokens: lower engine.max_context"
+        if problem:
+            raise EngineError(
+                f"{named}, {problem}, or what else uses the memory (trainer.tokens_per_microbatch on a shared GPU). "
+                f"torch says: {said[:300]}"
+            )
+        logger.warning(
+            "%s: it goes on with half of it. Lower engine.max_slots = %d to need less. torch says: %s",
+            named,
+            self._options.max_slots,
+            said[:300],
+        )
+        sequences, self._kv_bytes = self.scheduler.without_kv(), lowered
+        del self.scheduler
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.scheduler = self._make_scheduler()
+        for sequence in sequences:
+            self.scheduler.add(sequence)
+
+    @property
+    def _token_bytes(self) -> int:
+        a = self.architecture
+        return a.num_layers * a.kv_width * self.dtype.itemsize
+
+    def _step(self) -> list[SampledToken]:
         work = self.scheduler.plan()
         if not work:
             return []
@@ -170,8 +219,8 @@ class EngineCore:
 
     def _make_scheduler(self) -> Scheduler:
         options, a = self._options, self.architecture
-        budget_bytes = _kv_budget(options.kv_memory_gb, self.device) // 2
-        budget_tokens = budget_bytes // (a.num_layers * a.kv_width * self.dtype.itemsize)
+        budget_bytes = self._kv_bytes // 2
+        budget_tokens = budget_bytes // self._token_bytes
         wanted = options.max_context or a.max_context
         if wanted > a.max_context:
             raise EngineError(

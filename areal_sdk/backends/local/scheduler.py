@@ -80,6 +80,12 @@ class Scheduler:
         self.prefixes.clear()
         self.kv.reset()
 
+    def without_kv(self) -> list[Sequence]:
+        """All requests in the order of their turn, to begin again in another scheduler."""
+        for sequence in self.running:
+            sequence.forget_kv()
+        return [*self.running, *self.waiting]
+
     def plan(self) -> list[Work]:
         """The work of the next step, decoding first, in row order; empty when idle."""
         self._admit()
