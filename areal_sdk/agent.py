@@ -86,6 +86,17 @@ class EpisodeContext:
             "AREAL_SDK_SEED": str(self.seed),
         }
 
+    def order(self, task: Task) -> dict[str, Any]:
+        """The task as a program in another process reads it, in JSON: `task.id`, `task.data`, and whose episode it is."""
+        return {
+            "id": task.id,
+            "data": dict(task.data),
+            "model": self.model,
+            "episode": self.episode_id,
+            "seed": self.seed,
+            "split": self.split,
+        }
+
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The turns recorded so far."""

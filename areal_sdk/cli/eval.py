@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from areal_sdk.cli.main import (
-    OnceCommand,
+from areal_sdk.command import (
+    PlayingCommand,
+    given_settings,
     key_option,
     player_options,
     setting_options,
@@ -15,7 +16,7 @@ from areal_sdk.cli.main import (
 )
 
 
-@click.command(name="eval", cls=OnceCommand)
+@click.command(name="eval", cls=PlayingCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
@@ -74,14 +75,13 @@ def evaluate(
     import orjson
 
     from areal_sdk.cli.records.report import print_reports
-    from areal_sdk.cli.train import overrides
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config
     from areal_sdk.loop.plan.models import find_model
 
     _check_endpoint(base_url, flags.get("temperature"), rewards)
     config = load_config(
-        file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
+        file=file, settings=settings, overrides=given_settings(agent, rewards, plugins, flags)
     )
     of_run = [setting for setting in settings if setting.strip().startswith("run.")]
     if config.run.name != (own := load_config(settings=of_run).run.name):

@@ -6,15 +6,11 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 import areal_sdk
 from areal_sdk.errors import ArealError, ConfigError, PluginError
@@ -60,74 +56,6 @@ _MODULES = {
     "distill": "finetune.distill",
 }
 """Modules below `areal_sdk.cli`, for commands that have another name than their module."""
-
-_SEVERAL = {
-    "tasks": ", or put the tasks of all into one file",
-    "eval_tasks": ", or put the tasks of all into one file",
-}
-"""The alternative to giving an option several times, by option."""
-
-PLAY = ("train", "sft", "dpo", "distill", "eval", "serve")
-"""Commands that run user code. The processes that it started end with the command."""
-
-
-class OnceCommand(click.Command):
-    """Refuses an option that takes one value and is given two: click would silently drop the first."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option, times in Counter(given).items():
-            if isinstance(option, click.Option) and times > 1 and not _may_repeat(option):
-                raise click.UsageError(
-                    f"{option.opts[0]} is given {times} times, and takes one value: leave all but "
-                    f"one out{_SEVERAL.get(option.name or '', '')}",
-                    ctx,
-                )
-        return super().parse_args(ctx, args)
-
-
-def _may_repeat(option: click.Option) -> bool:
-    return option.multiple or option.is_flag
-
-
-def options_together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Options that several commands take, in the order of the help."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
-
-
-setting_options = options_together(
-    click.option(
-        "--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings."
-    ),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="SECTION.KEY=VALUE",
-        help="Set one setting; wins over the file.",
-    ),
-)
-task_options = options_together(
-    click.option(
-        "--tasks",
-        help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
-    ),
-    click.option("--question-field", help='What the file calls task.data["question"].'),
-    click.option("--answer-field", help='What the file calls task.data["answer"].'),
-)
-player_options = options_together(
-    click.option("--env", help="Play this environment instead of an agent."),
-    click.option("--command", help='Play with this command, in any language: "node agent.js".'),
-    click.option(
-        "--sandbox",
-        is_flag=True,
-        default=None,
-        help="Run the command in a sandbox: needs areal-sdk[sandbox] and bubblewrap.",
-    ),
-    click.option(
-        "--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers."
-    ),
-)
 
 
 class CommandGroup(click.Group):
@@ -178,22 +106,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"  # child processes see it too
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    if ctx.invoked_subcommand in PLAY:
-        from areal_sdk.process import found_family
-
-        found_family()
-
-
-def key_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of an option that takes a key: other users of the machine can read arguments."""
-    assert param.name is not None, "options have names"
-    if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
-        click.echo(
-            f"warning: other users of this machine can read {param.opts[0]} in the list of processes (ps): "
-            f"set {param.envvar} instead",
-            err=True,
-        )
-    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

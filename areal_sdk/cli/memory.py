@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from areal_sdk.cli.main import setting_options
+from areal_sdk.command import setting_options
 from areal_sdk.errors import ConfigError
 
 if TYPE_CHECKING:

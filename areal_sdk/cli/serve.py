@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from areal_sdk.cli.main import OnceCommand, key_option, setting_options
+from areal_sdk.command import PlayingCommand, key_option, setting_options
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
@@ -15,7 +15,7 @@ DEFAULT_PORT = 8000
 """The default port of `serve`. It is fixed, since clients keep the address; `train` takes any port."""
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=PlayingCommand)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")

@@ -7,10 +7,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from areal_sdk.cli.main import OnceCommand, player_options, setting_options, task_options
+from areal_sdk.command import (
+    PlayingCommand,
+    given_settings,
+    player_options,
+    setting_options,
+    task_options,
+)
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=PlayingCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
 @task_options
@@ -62,7 +68,7 @@ def train(
             return
         summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
-        given = overrides(agent, rewards, plugins, flags)
+        given = given_settings(agent, rewards, plugins, flags)
         if observers:
             given["observers"] = observers
         config = load_config(file=file, settings=settings, overrides=given)
@@ -76,20 +82,6 @@ def train(
         print_summary(summary)
     if summary.ended == "interrupted":
         raise SystemExit(1)
-
-
-_FLAG_KEYS = {
-    "steps": "run.steps",
-    "seed": "run.seed",
-    "engine": "engine.name",
-    "sandbox": "agent.sandbox",
-    "launcher": "cluster.launcher",
-    "samples": "eval.samples",
-    "num_tasks": "eval.tasks",
-    "temperature": "eval.temperature",
-    "question_field": "fields.question",
-    "answer_field": "fields.answer",
-}
 
 
 def refuse_beside_resume(*allowed: str) -> None:
@@ -113,25 +105,3 @@ def refuse_beside_resume(*allowed: str) -> None:
 def limits_of_resumed(flags: dict[str, Any]) -> dict[str, Any]:
     """The settings that flags may change when a run is resumed."""
     return {} if flags["steps"] is None else {"run.steps": flags["steps"]}
-
-
-def overrides(
-    agent: str | None, rewards: tuple[str, ...], plugins: tuple[str, ...], flags: dict[str, Any]
-) -> dict[str, Any]:
-    """The given flags as dotted settings."""
-    from areal_sdk.config.keys import join_key
-
-    found: dict[str, Any] = {
-        _FLAG_KEYS.get(name, name): value for name, value in flags.items() if value is not None
-    }
-    if agent is not None:
-        found["agent"] = agent
-    if plugins:
-        found["plugins"] = plugins
-    for reward in rewards:
-        name, _, weight = reward.partition("=")
-        try:
-            found[join_key("reward", name, "weight")] = float(weight or 1.0)
-        except ValueError:
-            raise click.BadParameter(f"--reward {reward!r}: write NAME or NAME=WEIGHT") from None
-    return found

@@ -2,7 +2,7 @@
 
 CONTRACTS = {
     *("agent", "environment", "reward", "engine", "tool_calls", "trainer", "launcher", "join"),
-    *("types", "trajectory", "errors", "hookspecs", "options"),
+    *("command", "types", "trajectory", "errors", "hookspecs", "options"),
     *("algorithms", "flow", "records", "routes", "settings", "shapes", "testing"),
 }
 """The modules of `areal_sdk` that are stable. Nothing is promised of what lies inside those that are folders."""

@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from areal_sdk.cli.finetune.options import begin_or_resume, finetuning_options
-from areal_sdk.cli.main import OnceCommand
+from areal_sdk.command import OnceCommand, PlayingCommand
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=PlayingCommand)
 @click.argument("data", nargs=-1)
 @click.option(
     "--min-reward", type=float, help="Of a run's episodes; default: those that succeeded."
@@ -28,7 +28,7 @@ def sft(**given: Any) -> None:
     begin_or_resume("sft", **given)
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=PlayingCommand)
 @click.argument("data", nargs=-1)
 @click.option("--beta", type=float, help="A larger one stays closer to the weights it began with.")
 @click.option(

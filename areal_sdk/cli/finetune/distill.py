@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from areal_sdk.cli.finetune.options import find_config, finetuning_options, print_finetuning
-from areal_sdk.cli.main import OnceCommand
+from areal_sdk.command import PlayingCommand, given_settings
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=PlayingCommand)
 @click.argument("agent_file", metavar="AGENT")
 @click.option("--teacher", required=True, metavar="URL", help="An OpenAI-compatible endpoint.")
 @click.option("--teacher-model", required=True, help="The model to ask for there.")
@@ -39,12 +39,11 @@ def distill(
     areal-sdk distill my_agent.py --teacher https://api.example.com/v1 --teacher-model some-model
     """
     from areal_sdk.cli.records.report import print_reports
-    from areal_sdk.cli.train import overrides
     from areal_sdk.finetune import Teacher, ask_teacher, finetune
 
     if flags.pop("agent", None):
         raise click.UsageError("--agent: the student plays the tasks of AGENT, before and after")
-    given = overrides(None, rewards, (), {"tasks": flags.pop("tasks")})
+    given = given_settings(None, rewards, (), {"tasks": flags.pop("tasks")})
     config = find_config("sft", **{**flags, **given, "agent": agent_file})
     asked = Teacher(teacher, teacher_model, num_tasks, samples)
     if dry_run:

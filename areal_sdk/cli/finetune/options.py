@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from areal_sdk.cli.main import options_together, setting_options
+from areal_sdk.command import options_together, setting_options
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config

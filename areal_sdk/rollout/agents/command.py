@@ -148,7 +148,7 @@ class CommandAgent(Agent):
         self, warm: WarmPrograms[Mapping[str, Any]], task: Task, context: EpisodeContext
     ) -> Outcome | None:
         """The verdict of a command that is kept."""
-        order = {**_order(task, context), **_addresses(context)}
+        order = {**context.order(task), **_addresses(context)}
 
         def answer(line: str) -> Mapping[str, Any] | None:
             found = _json_object(line)
@@ -180,7 +180,7 @@ class CommandAgent(Agent):
             return self._verdict(isolated, context.episode_id)
         with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
             file = Path(scratch) / "task.json"
-            file.write_bytes(to_json(_order(task, context)) + b"\n")
+            file.write_bytes(to_json(context.order(task)) + b"\n")
             env = _environment(context, context.base_url) | {TASK_VARIABLE: str(file)}
             end = await self._programs.run(
                 self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
@@ -191,7 +191,7 @@ class CommandAgent(Agent):
         self, sandbox: "CommandSandbox", task: Task, context: EpisodeContext
     ) -> ProgramEnd:
         end = await sandbox.run(
-            task=to_json(_order(task, context)) + b"\n",
+            task=to_json(context.order(task)) + b"\n",
             task_variable=TASK_VARIABLE,
             base_url=context.base_url,
             env=partial(_environment, context),
@@ -310,17 +310,6 @@ def _json_object(line: str) -> dict[str, Any] | None:
         found = json.loads(line)
         return found if isinstance(found, dict) else None
     return None
-
-
-def _order(task: Task, context: EpisodeContext) -> Mapping[str, object]:
-    return {
-        "id": task.id,
-        "data": dict(task.data),
-        "model": context.model,
-        "episode": context.episode_id,
-        "seed": context.seed,
-        "split": context.split,
-    }
 
 
 def _addresses(context: EpisodeContext) -> Mapping[str, str]:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from areal_sdk.command import PlayingCommand
+
 if TYPE_CHECKING:
     from areal_sdk import Episode
     from areal_sdk_fork.forking import Fork
 
 
-@click.command()
+@click.command(cls=PlayingCommand)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("episode")
 @click.option(

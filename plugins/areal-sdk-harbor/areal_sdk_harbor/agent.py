@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -150,7 +149,8 @@ class Harbor(RolloutWorkflow):
         self, machine: Machine, played: Definition, task: Task, context: EpisodeContext
     ) -> None:
         """Run the command to its end, or to the task's deadline for agents. `AgentError`: it failed by itself."""
-        order = json.dumps(_order(task, played, context)).encode() + b"\n"
+        asked = replace(task, data={"instruction": played.instruction})
+        order = json.dumps(context.order(asked)).encode() + b"\n"
         await machine.put(
             str(Path(_TASK_FILE).parent), Tree(files=((Path(_TASK_FILE).name, 0o644, order),))
         )
@@ -220,18 +220,6 @@ def told(end: CommandEnd, most: int, timeout_s: float) -> str:
 
 def _abstained(played: Definition, why: str) -> Outcome:
     return Outcome.abstained(f"the verifier of task {played.name} is broken: {why}")
-
-
-def _order(task: Task, played: Definition, context: EpisodeContext) -> Mapping[str, object]:
-    """The task as a command reads it, in the form of all commands (`--command`)."""
-    return {
-        "id": task.id,
-        "data": {"instruction": played.instruction},
-        "model": context.model,
-        "episode": context.episode_id,
-        "seed": context.seed,
-        "split": context.split,
-    }
 
 
 def _variables(context: EpisodeContext) -> dict[str, str]:

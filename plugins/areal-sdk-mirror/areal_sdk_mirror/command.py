@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from areal_sdk.command import OnceCommand
 
-@click.command()
+
+@click.command(cls=OnceCommand)
 @click.argument("mirror")
 @click.option(
     "--to",

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from areal_sdk.command import (
+    PlayingCommand,
+    given_settings,
+    player_options,
+    setting_options,
+    task_options,
+)
+
 if TYPE_CHECKING:
     from areal_sdk_probe.advice import Advice
     from areal_sdk_probe.figures import Figures
@@ -14,17 +22,14 @@ if TYPE_CHECKING:
 
 WIDTH = 11
 """Characters of the names on the left."""
-_KEYS = {"engine": "engine.name", "seed": "run.seed", "steps": "run.steps"}
 
 
-@click.command()
+@click.command(cls=PlayingCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
-@click.option("--tasks", help="A file of tasks, or a dataset's name; default: the agent's own.")
+@task_options
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
-@click.option("--env", help="Play this environment instead of an agent.")
-@click.option("--command", help='Play with this command, in any language: "node agent.js".')
-@click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@player_options
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=click.IntRange(1), help="Steps of the run to come.")
 @click.option("--seed", type=int, help="Seed of the sample of tasks.")
@@ -45,14 +50,7 @@ _KEYS = {"engine": "engine.name", "seed": "run.seed", "steps": "run.steps"}
     show_default=True,
     help="Times that the same answers are played and scored again.",
 )
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting; wins over the file.",
-)
+@setting_options
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def probe(
     agent: str | None,
@@ -74,25 +72,14 @@ def probe(
     """
     import orjson
 
-    from areal_sdk.settings import join_key, read_settings
+    from areal_sdk.settings import read_settings
     from areal_sdk_probe.advice import advice_on
     from areal_sdk_probe.figures import figures_of
     from areal_sdk_probe.playing import play
 
-    given: dict[str, Any] = {
-        _KEYS.get(name, name): value for name, value in flags.items() if value is not None
-    }
-    for reward in rewards:
-        name, _, weight = reward.partition("=")
-        try:
-            given[join_key("reward", name, "weight")] = float(weight or 1.0)
-        except ValueError:
-            raise click.BadParameter(f"--reward {reward!r}: write NAME or NAME=WEIGHT") from None
-    if plugins:
-        given["plugins"] = plugins
     played = play(
         agent,
-        read_settings(file, settings, given),
+        read_settings(file, settings, given_settings(None, rewards, plugins, flags)),
         split=split,
         num_groups=num_groups,
         num_replays=num_replays,
