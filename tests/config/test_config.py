@@ -9,7 +9,7 @@ import pytest
 
 import areal_sdk
 from areal_sdk.backends.sglang import SGLangSection
-from areal_sdk.cli.train import overrides
+from areal_sdk.command import given_settings
 from areal_sdk.config import REMOVED, Config, load_config, parse_config, with_absolute_paths
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.parts import check_engine
@@ -85,7 +85,7 @@ def test_a_weight_that_is_no_number_names_the_flag() -> None:
     import click
 
     with pytest.raises(click.BadParameter, match="NAME=WEIGHT"):
-        overrides(None, ("exact_match=much",), (), {})
+        given_settings(None, ("exact_match=much",), (), {})
 
 
 class Theirs:

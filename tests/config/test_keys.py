@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.cli.train import overrides
+from areal_sdk.command import given_settings
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.config.keys import join_key, split_key
 from areal_sdk.config.tables import as_written
@@ -32,7 +32,7 @@ def test_a_reward_with_a_dotted_name_is_named_by_flag_setting_and_table(tmp_path
     config = load_config(
         file=file,
         settings=['reward."pkg.judge".model=small'],
-        overrides=overrides(None, ("pkg.judge=0.5",), (), {}),
+        overrides=given_settings(None, ("pkg.judge=0.5",), (), {}),
     )
     assert config.rewards == {"pkg.judge": 0.5}
     assert config.options["reward.pkg.judge"] == {"strict": True, "model": "small"}

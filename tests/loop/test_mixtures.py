@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.agent import EpisodeContext
-from areal_sdk.cli.train import overrides
+from areal_sdk.command import given_settings
 from areal_sdk.config import idle_settings, load_config, parse_config
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
@@ -137,7 +137,9 @@ def test_options_of_a_dataset_stand_in_its_table(files: Path) -> None:
 
 def test_flags_name_fields_and_options_of_tasks(files: Path) -> None:
     flags = {"tasks": "sums", "question_field": "problem", "answer_field": None}
-    config = load_config(settings=["tasks.sums.count=5"], overrides=overrides(None, (), (), flags))
+    config = load_config(
+        settings=["tasks.sums.count=5"], overrides=given_settings(None, (), (), flags)
+    )
     assert (config.tasks, config.fields) == ("sums", {"question": "problem"})
     assert config.options["tasks.sums"] == {"count": 5}
     stored = as_written(config.model_dump(exclude_unset=True))
