@@ -1,4 +1,7 @@
-"""`areal-sdk harbor check`: what each task's verifier says without work, and of the task's own solution."""
+"""`areal-sdk harbor check`: what each task's verifier says without work, and of the task's own solution.
+
+`areal-sdk harbor mutate`: tasks out of source distributions.
+"""
 
 import asyncio
 from pathlib import Path
@@ -54,3 +57,42 @@ async def _both(task: Definition) -> tuple[Verdict, Verdict, str]:
 
 def _said(verdict: Verdict) -> str:
     return f"no verdict ({verdict.why})" if verdict.reward is None else f"{verdict.reward:g}"
+
+
+@harbor.command()
+@click.argument(
+    "sdists", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The directory.")
+@click.option("--count", default=5, show_default=True, help="Tasks of each distribution at most.")
+@click.option("--seed", default=0, show_default=True, help="Other tasks for another number.")
+@click.option(
+    "--held-out", default=0.25, show_default=True, help="The share of distributions for eval/."
+)
+@click.option(
+    "--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds of all tests of one."
+)
+def mutate(
+    sdists: tuple[Path, ...],
+    output: Path,
+    count: int,
+    seed: int,
+    held_out: float,
+    timeout_s: float,
+) -> None:
+    """Write tasks out of source distributions (.tar.gz) that carry tests.
+
+    In a task one function has a small mistake, which the distribution's own tests notice. Its verdict is theirs. Tests
+    run in sandboxes. A distribution is wholly in train/ or wholly in eval/.
+    """
+    from areal_sdk_harbor.mutants.command import write_tasks
+
+    total = 0
+    for line, num in write_tasks(
+        sdists, output, count=count, seed=seed, held_out=held_out, timeout_s=timeout_s
+    ):
+        click.echo(line)
+        total += num
+    click.echo(f"{total} tasks in {output}")
+    if not total:
+        raise SystemExit(1)
