@@ -50,7 +50,7 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 def is_event(line: Any) -> bool:
     """Whether a line is an event that this version can read. A damaged line must not hide the others.
 
-    >>> is_event({"kind": "step", "step": 3}), is_event({"kind": "step"}), is_event([1])
+    >>> is_event({"kind": "step", "step": 3, "ledger": {"trained": 8}}), is_event({"kind": "step"}), is_event([1])
     (True, False, False)
     """
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
@@ -59,7 +59,9 @@ def is_event(line: Any) -> bool:
         isinstance(line.get(name, 0), int | float) for name in _COUNTS
     ):
         return False
-    if line["kind"] == "step" and any(isinstance(value, list | dict) for value in line.values()):
+    if line["kind"] == "step" and any(
+        isinstance(value, list | dict) != (name == "ledger") for name, value in line.items()
+    ):
         return False
     has_step = line["kind"] in _OF_STEPS or line["kind"] == "resume"
     return not has_step or isinstance(line.get("step"), int | float)
