@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from areal_sdk.algorithms.packing import Tree
-from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS
+from areal_sdk.fsdp.kernels import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

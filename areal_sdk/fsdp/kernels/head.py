@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from areal_sdk.fsdp.kernels.sizes import CHUNK_BYTES, PIECE_ELEMENTS
+from areal_sdk.fsdp.kernels import CHUNK_BYTES, PIECE_ELEMENTS
 
 Statistic = Callable[[Tensor], Tensor]
 """A function from the logprobs of distributions, (r, V), to one number each, (r,). It is called for some rows at a

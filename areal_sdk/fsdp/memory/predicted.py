@@ -9,7 +9,7 @@ Shapes: N tokens of a micro-batch, all of them trained.
 from dataclasses import dataclass
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS, CHUNK_BYTES, PIECE_ELEMENTS
+from areal_sdk.fsdp.kernels import BLOCK_TOKENS, CHUNK_BYTES, PIECE_ELEMENTS
 from areal_sdk.shapes import ModelShape
 
 FLOAT = 4
