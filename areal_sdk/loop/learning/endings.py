@@ -8,8 +8,8 @@ from typing import Any
 
 from areal_sdk.config.sections.base import ENDLESS
 from areal_sdk.records.diagnosis.cures import to_get_a_signal, to_get_rewards
+from areal_sdk.records.diagnosis.measures import BOUNDS, differing
 from areal_sdk.records.diagnosis.seen import success_over_all
-from areal_sdk.records.diagnosis.verdict import BOUNDS, differing
 
 ALMOST = 0.01
 STUCK = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
 
-from areal_sdk.records.diagnosis.verdict import moved
+from areal_sdk.records.diagnosis.measures import moved
 
 OF_STEPS = (
     "entropy",

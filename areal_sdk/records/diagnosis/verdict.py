@@ -8,24 +8,30 @@ A run that learnt and kept it lacks nothing, whatever its other figures. Pure fu
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
 from areal_sdk.records.diagnosis.course import Course, course_of, windows
 from areal_sdk.records.diagnosis.cures import (
-    CUT,
     LIMITS,
-    SOLVED,
     WITHOUT_REWARD,
     Lengths,
     to_get_a_signal,
     to_get_rewards,
 )
+from areal_sdk.records.diagnosis.measures import (
+    BOUNDS,
+    Bounds,
+    Step,
+    differing,
+    has_siblings,
+    is_still,
+    mean_of,
+    moved,
+)
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live.terminal import counted
 
-Step = Mapping[str, Any]
 Settings = Mapping[str, Any]
 NOT_SET = "not set"
 
@@ -40,39 +46,6 @@ class Need(StrEnum):
     FRESHNESS = "staleness"
     REWARD = "reward noise"
     STAY = "fall"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The figures beyond which something is missing. Tests compare them with recorded runs."""
-
-    few_groups: int = 16
-    """Number of groups below which there is no verdict."""
-    few_steps: int = 8
-    """Number of steps below which the verdict only covers signal and gradient."""
-    many_steps: int = 20
-    """Number of steps without a gain after which the rewards may be chance."""
-    differing: float = 0.1
-    """Share of the groups whose rewards differ, in the best part of a run: with less there is no signal."""
-    updating: float = 0.5
-    """Share of the steps with differing rewards that made an update: with less there is no gradient."""
-    still: float = 1e-4
-    """KL in nats a token by which a step moves the policy, median: with less it hardly moves, unless many steps add up."""
-    near: float = 0.3
-    """KL in nats a token that all steps reach together, if they go one way: with more they add up."""
-    jump: float = 0.3
-    """KL in nats a token by which a single step moves the policy: with more it jumped."""
-    cut: float = CUT
-    """Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
-    stale: float = 0.3
-    """Share of the episodes that were dropped as too old: with more they are too old."""
-    effective: float = 0.5
-    """Effective share of the trained samples (`train/ess`), median: with less they are too old."""
-    solved: float = SOLVED
-    """Success from which there is nothing left to learn."""
-
-
-BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +94,7 @@ def verdict_of(
 
 def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
     """Check that episodes get a reward. In episodes without one, no mistake of the policy costs anything."""
-    shares = {name: _mean(steps, name) or 0.0 for name in WITHOUT_REWARD}
+    shares = {name: mean_of(steps, name) or 0.0 for name in WITHOUT_REWARD}
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] <= bounds.cut:
         return None
@@ -143,29 +116,13 @@ def _signal(
     share = fmean(shares)
     what = (
         f"the rewards of {share:.0%} of {num_groups:.0f} groups differ"
-        if _has_siblings(steps)
+        if has_siblings(steps)
         else f"{share:.0%} of what was played differs in its rewards"
     )
     level = fmean(step["batch/reward"] for step in steps)
     room = _room(steps, settings, course, bounds)
     cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
     return RunVerdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
-
-
-def differing(step: Step) -> float | None:
-    """The share of groups whose rewards differ; without siblings, the share of tokens that have an advantage.
-
-    None if the step has neither figure.
-    """
-    groups = step["batch/groups"]
-    if step.get("batch/episodes", 0) > groups and "batch/uniform_groups" in step:
-        return float(1.0 - step["batch/uniform_groups"] / groups)
-    idle = step.get("train/share_without_advantage")
-    return None if idle is None else float(1.0 - idle)
-
-
-def _has_siblings(steps: Sequence[Step]) -> bool:
-    return any(step.get("batch/episodes", 0) > step["batch/groups"] for step in steps)
 
 
 def _gradient(
@@ -239,30 +196,11 @@ def _to_move_less(settings: Settings) -> str:
     return lower if bound else f"{lower}, or bound each step by trainer.trust_region ({bound})"
 
 
-def is_still(kls: Sequence[float], bounds: Bounds) -> bool:
-    """Whether steps of these KLs hardly move the policy, each alone and all together."""
-    reach = sum(map(sqrt, kls)) ** 2  # a KL grows with the square of a distance
-    return median(kls) < bounds.still and reach < bounds.near
-
-
-def moved(step: Step) -> float | None:
-    """The KL by which a step moved the policy; None if the step made no update, or does not tell.
-
-    If it was not measured, the KL to the sampler stands for it, provided that samples are older than the weights.
-    """
-    if not step.get("train/num_updates"):
-        return None
-    if (kl := step.get("train/kl_step")) is not None:
-        return float(kl)
-    age, kl = step.get("train/staleness_mean", 0.0), step.get("train/kl_behaviour")
-    return float(kl / max(1.0, age) ** 2) if age >= 0.5 and kl is not None else None
-
-
 def _room(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
 ) -> RunVerdict | None:
     """Episodes that end by themselves."""
-    share = _mean(steps, "batch/truncated")
+    share = mean_of(steps, "batch/truncated")
     if (grew := _growth(steps, bounds)) is not None:
         truncated = _setting(settings, "rollout.truncated")
         cure = (
@@ -292,7 +230,7 @@ def _freshness(
 ) -> RunVerdict | None:
     """Check that samples are young enough to count, and not dropped."""
     staleness = _setting(settings, "rollout.max_staleness")
-    dropped = _mean(steps, "batch/stale_share")
+    dropped = mean_of(steps, "batch/stale_share")
     if dropped is not None and dropped > bounds.stale:
         return RunVerdict(
             Need.FRESHNESS,
@@ -300,7 +238,7 @@ def _freshness(
             f"raise rollout.max_staleness ({staleness}), or lower rollout.max_inflight",
         )
     shares = [step["train/ess"] for step in steps if step.get("train/ess") is not None]
-    age = _mean(steps, "train/staleness_mean") or 0.0
+    age = mean_of(steps, "train/staleness_mean") or 0.0
     if age > 0.0 and len(shares) >= bounds.few_steps and median(shares) < bounds.effective:
         return RunVerdict(
             Need.FRESHNESS,
@@ -330,7 +268,7 @@ def _reward(
     """Check that the reward depends on what the policy does."""
     if course.fell or course.leans_up or len(steps) < bounds.many_steps:
         return None
-    spread = _mean(steps, "batch/reward_std") or 0.0
+    spread = mean_of(steps, "batch/reward_std") or 0.0
     warm_up = _setting(settings, "sft.steps")
     # A model that cannot read the question plays by chance too, and rewards teach it little.
     longer = f"warm up longer (sft.steps, {warm_up}), " if warm_up not in (0, NOT_SET) else ""
@@ -388,11 +326,6 @@ def verdict_of_losses(
     if len(steps) < bounds.few_steps:
         return RunVerdict(None, f"too early to tell: {told}")
     return RunVerdict(Need.RATE, told, f"raise trainer.learning_rate ({rate})")
-
-
-def _mean(steps: Sequence[Step], name: str) -> float | None:
-    values = [step[name] for step in steps if step.get(name) is not None]
-    return fmean(values) if values else None
 
 
 def _setting(settings: Settings, key: str) -> object:

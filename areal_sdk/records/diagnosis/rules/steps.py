@@ -4,17 +4,10 @@ from statistics import fmean, median
 
 from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
 from areal_sdk.records.diagnosis.cures import CUT, SOLVED, WITHOUT_REWARD
+from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
 from areal_sdk.records.diagnosis.signs import Signs, since
-from areal_sdk.records.diagnosis.verdict import (
-    BOUNDS,
-    RULES,
-    Need,
-    RunVerdict,
-    differing,
-    is_still,
-    moved,
-)
+from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict
 
 DISAGREEMENT = 0.1
 """Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
