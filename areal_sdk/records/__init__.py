@@ -13,7 +13,7 @@ from areal_sdk.records.where import parse_condition
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
 from areal_sdk.telemetry.checksums import describe, first_change
 from areal_sdk.telemetry.episode_log import LEARNT
-from areal_sdk.telemetry.parts import Part, list_files, list_weights
+from areal_sdk.telemetry.parts import RunPart, list_files, list_weights
 from areal_sdk.telemetry.token_log import TokenFlag
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "EpisodeSummary",
     "EpisodeTokens",
     "FollowedRun",
-    "Part",
+    "RunPart",
     "RunFate",
     "RunOverview",
     "TokenFlag",

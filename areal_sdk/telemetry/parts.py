@@ -18,7 +18,7 @@ _FOLDERS = (_EPISODES, "tokens", "model")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """A file of a run, or a directory of weights. Each may be removed or replaced at any time."""
 
     key: str
@@ -31,31 +31,31 @@ class Part:
     written last."""
 
 
-def list_weights(run: Path) -> list[Part]:
+def list_weights(run: Path) -> list[RunPart]:
     """The checkpoints and exported weights: directories, whole from the moment at which they have their names."""
     try:
         found = sorted((run / "checkpoints").iterdir())
     except FileNotFoundError:
         return []
     return [
-        Part(f"checkpoints/{path.name}", path)
+        RunPart(f"checkpoints/{path.name}", path)
         for path in found
         if path.is_dir() and not path.name.startswith(".")
     ]
 
 
-def list_files(run: Path) -> Iterator[Part]:
+def list_files(run: Path) -> Iterator[RunPart]:
     """All other files, in the order in which a copy is to write them. Each is whole at every moment, up to a last line
     that is not finished."""
     for path in sorted(run.iterdir()):
         if _is_kept(path) and path.name not in _OF_THE_MACHINE:
-            yield Part(path.name, path)
+            yield RunPart(path.name, path)
     growing = growing_files(run / _EPISODES)
     for folder in _FOLDERS:
         for path in sorted((run / folder).glob("*"), key=lambda path: (path.stem, _is_index(path))):
             if _is_kept(path):
                 grows = folder == _EPISODES and path.stem in growing
-                yield Part(f"{folder}/{path.name}", path, grows, _is_index(path))
+                yield RunPart(f"{folder}/{path.name}", path, grows, _is_index(path))
 
 
 def _is_index(path: Path) -> bool:

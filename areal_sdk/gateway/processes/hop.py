@@ -68,7 +68,7 @@ class Hop:
             else:
                 link.write(_head(request, b"Transfer-Encoding: chunked"))
                 sending = asyncio.create_task(_send_body(request, link), name="pass a body on")
-            answer = Answer(is_head=request.method == "HEAD")
+            answer = AnswerReader(is_head=request.method == "HEAD")
             has_begun = await _copy(answer, link, request)
             is_over = answer.is_over and not answer.closes and request.content.is_eof()
             if not answer.is_over and not (has_begun and answer.ends_with_connection):
@@ -91,7 +91,7 @@ class Hop:
     async def ask(self, path: str, *, headers: str = "") -> bytes:
         """The body of the owner's answer to a GET."""
         link = await self._link()
-        answer, parts = Answer(), list[bytes]()
+        answer, parts = AnswerReader(), list[bytes]()
         try:
             link.write(f"GET {path} HTTP/1.1\r\nHost: peer\r\n{headers}\r\n".encode())
             while not answer.is_over:
@@ -133,10 +133,10 @@ class Hop:
             self._idle.remove(link)
 
 
-class Answer:
+class AnswerReader:
     """Finds the end of an HTTP answer of a gateway in the bytes that are fed.
 
-    >>> answer = Answer()
+    >>> answer = AnswerReader()
     >>> answer.feed(b"HTTP/1.1 200 OK\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n2\\r\\nhi\\r\\n0\\r")
     >>> answer.status, answer.is_over
     (200, False)
@@ -305,7 +305,7 @@ def _head(request: web.Request, framing: bytes) -> bytes:
     return b"\r\n".join((*lines, framing, b"\r\n"))
 
 
-async def _copy(answer: Answer, link: _Link, request: web.Request) -> bool:
+async def _copy(answer: AnswerReader, link: _Link, request: web.Request) -> bool:
     """Write the answer to the client. Returns at the answer's end, or when client or owner has gone: whether any part
     of the answer came."""
     held = b""

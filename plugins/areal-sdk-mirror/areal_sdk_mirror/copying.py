@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from areal_sdk.errors import DamagedError
-from areal_sdk.records import Part, describe, list_files, list_weights
+from areal_sdk.records import RunPart, describe, list_files, list_weights
 from areal_sdk_mirror.layout import (
     CHECKPOINTS,
     ID_FILE,
@@ -92,7 +92,7 @@ class Copier:
         paths = (part.path for part in self._new_weights())
         return max(paths, key=lambda path: _numbered(path.name), default=None)
 
-    def _new_weights(self) -> Iterator[Part]:
+    def _new_weights(self) -> Iterator[RunPart]:
         for part in list_weights(self._run):
             if self._is_new(f"{part.key}{MARKER}", _stamp_of(part.path)):
                 yield part

@@ -8,7 +8,7 @@ import pytest
 from areal_sdk.config import Quota
 from areal_sdk.gateway import ApiError
 from areal_sdk.gateway.processes.claims import Claims
-from areal_sdk.gateway.processes.hop import Answer
+from areal_sdk.gateway.processes.hop import AnswerReader
 from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
 from areal_sdk.gateway.sessions.accounts import Account
@@ -102,7 +102,7 @@ EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 @pytest.mark.parametrize("sent", [WHOLE, CHUNKED, EMPTY])
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_an_answer_ends_with_its_last_byte(sent: bytes, size: int) -> None:
-    answer = Answer()
+    answer = AnswerReader()
     for at in range(0, len(sent), size):
         assert not answer.is_over
         answer.feed(sent[at : at + size])
@@ -111,7 +111,7 @@ def test_an_answer_ends_with_its_last_byte(sent: bytes, size: int) -> None:
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
-    answer = Answer()
+    answer = AnswerReader()
     answer.feed(b"HTTP/1.0 200 OK\r\n\r\nhello")
     assert not answer.is_over
     assert answer.closes
