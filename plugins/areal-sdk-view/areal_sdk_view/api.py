@@ -4,7 +4,7 @@ Every answer is JSON. Reading happens in threads, so that one slow run holds not
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -99,15 +99,7 @@ class Api:
         names, steps = request.query.getall("run", []), request.query.getall("step", [])
 
         def read() -> Any:
-            if not 2 <= len(names) <= comparing.MAX_RUNS:
-                raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_RUNS}")
-            sides = []
-            split = request.query.get("split", "")
-            for name, step in zip_longest(names, steps[: len(names)], fillvalue=held_out.LAST):
-                with self._library.open(name) as run:
-                    sides.append(held_out.evaluation_of(run, name, split=split, step=step))
-                split = sides[0].split
-            return held_out.compare_tasks(sides)
+            return compare_tasks(self._library, names, steps, split=request.query.get("split", ""))
 
         return await _guarded(lambda: asyncio.to_thread(read))
 
@@ -180,6 +172,20 @@ class Api:
         for queue in self._tabs:
             queue.put_nowait(place)
         return _answer({"tabs": len(self._tabs)})
+
+
+def compare_tasks(
+    library: Library, names: Sequence[str], steps: Sequence[str] = (), *, split: str = ""
+) -> JSON:
+    """The evaluations of these runs, task by task; the last ones, where `steps` names none."""
+    if not 2 <= len(names) <= comparing.MAX_RUNS:
+        raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_RUNS}")
+    sides: list[held_out.Evaluation] = []
+    for name, step in zip_longest(names, steps[: len(names)], fillvalue=held_out.LAST):
+        with library.open(name) as run:
+            sides.append(held_out.evaluation_of(run, name, split=split, step=step))
+        split = sides[0].split
+    return held_out.compare_tasks(sides)
 
 
 async def _guarded(read: Callable[[], Awaitable[Any]]) -> web.Response:

@@ -13,7 +13,7 @@ import click
     "--export",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write RUN as one offline page.",
+    help="Write the RUNs as one offline page.",
 )
 @click.option(
     "--episodes", default=500, show_default=True, help="With --export: episodes in the page."
@@ -50,9 +50,9 @@ def view(
     if page is not None:
         from areal_sdk_view.export import export
 
-        if len(runs) != 1:
-            raise click.UsageError("--export writes one run: name its directory")
-        page.write_bytes(export(runs[0], num_episodes=episodes))
+        if not runs or not all((run / "config.toml").is_file() for run in runs):
+            raise click.UsageError("--export writes the runs that you name: give their directories")
+        page.write_bytes(export(*runs, num_episodes=episodes))
         click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in any browser, offline")
         return
     from areal_sdk_view.server import serve

@@ -9,7 +9,8 @@ import gzip
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,8 +20,9 @@ import orjson
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary
 from areal_sdk_view import api
+from areal_sdk_view.answers import comparing, held_out
 from areal_sdk_view.answers.episodes import ORDERS, ranked, row_of
-from areal_sdk_view.library import Library, OpenRun
+from areal_sdk_view.library import Library, NotThereError, OpenRun
 from areal_sdk_view.server import static_files
 
 MAX_GROUPS = 80
@@ -31,17 +33,32 @@ CHOSEN_BY = ("worst", "best", "surprising")
 _IMPORT = re.compile(r'from "(\.[\w./]+\.js)"')
 
 
-def export(path: Path, *, num_episodes: int) -> bytes:
-    """The page of the run in `path`, with some of its episodes: newest, worst, best and most surprising."""
-    run = OpenRun(path)
-    run.refresh()
-    name = path.resolve().name
-    answers: dict[str, Any] = dict(_answers(run, name, num_episodes))
-    answers["runs"] = [{**row, "run": name} for row in Library([path]).list()]
-    answers[f"runs/{name}"]["overview"]["path"] = name  # the page may be mailed
-    answers["start"] = f"#run/{quote(name)}"
+def export(*paths: Path, num_episodes: int) -> bytes:
+    """The page of the runs in `paths`, with some of their episodes: newest, worst, best and most surprising. Several
+    runs share `num_episodes`, and the page opens with their comparison."""
+    library = Library(paths)
+    answers: dict[str, Any] = {"runs": library.list()}
+    names = [row["run"] for row in answers["runs"]]
+    for name in names:
+        with library.open(name) as run:
+            answers |= _answers(run, name, num_episodes // len(names))
+        answers[f"runs/{name}"]["overview"]["path"] = name  # the page may be mailed
+    answers["start"] = f"#run/{quote(names[0])}"
+    if len(names) > 1:
+        answers |= _comparisons(library, names)
+        answers["start"] = "#compare?" + "&".join(f"run={quote(name)}" for name in names)
     packed = base64.b64encode(gzip.compress(api.encode(answers), mtime=0))
     return _page(packed)
+
+
+def _comparisons(library: Library, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The comparison of all runs: figures, settings, and the last evaluations where there are some."""
+    asked = "&".join(f"run={name}" for name in names)
+    compared = comparing.compare({name: library.path(name) for name in names})
+    yield f"compare?{asked}", compared
+    with suppress(ValueError, NotThereError):
+        steps = "&".join(f"step={held_out.LAST}" for _ in names)
+        yield f"compare/tasks?{asked}&{steps}", api.compare_tasks(library, names)
 
 
 def _answers(run: OpenRun, name: str, num_episodes: int) -> Iterator[tuple[str, Any]]:

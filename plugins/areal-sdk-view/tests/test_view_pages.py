@@ -4,12 +4,14 @@ import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
+from click.testing import CliRunner
 from view_browser import Page
 from view_places import PLACES, check
 from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
 
 from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
+from areal_sdk_view.command import view
 from areal_sdk_view.export import export
 
 
@@ -236,3 +238,28 @@ async def test_an_exported_page_is_the_same_without_any_server(
         await page.go(place)
         assert text in await page.text(), place
     check(page, file.as_uri())
+
+
+async def test_an_exported_page_of_several_runs_opens_with_their_comparison(
+    page: Page, runs: Path, tmp_path: Path
+) -> None:
+    for name, reward in (("guess-1", 0.0), ("guess-2", 1.0)):
+        evaluate(runs / name, step=STEPS, rewards={f"e-{n}": [reward] for n in range(4)})
+    file = tmp_path / "page.html"
+    command = [str(runs / "guess-1"), str(runs / "guess-2"), "--export", str(file)]
+    result = CliRunner().invoke(view, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    await page.open(file.as_uri())
+    assert "trainer.learning_rate" in await page.text()
+    compared = await page.run("location.hash")
+    await page.go(compared.replace("#compare", "#compare/tasks"))
+    assert "e-3" in await page.text()
+    for name in ("guess-1", "guess-2"):
+        await page.go(f"#run/{name}/episode/train-4.0")
+        assert "train-4.0" in await page.text()
+    check(page, file.as_uri())
+
+
+def test_an_export_names_what_it_is_to_write(runs: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(view, [str(runs), "--export", str(tmp_path / "page.html")])
+    assert "give their directories" in result.output

@@ -49,7 +49,7 @@ function fromPage(path, query) {
   if (path.endsWith("/episodes")) return chosen(carried[path], query);
   const text = values(query).map(([name, value]) => `${name}=${value}`).join("&");
   const answer = carried[text ? `${path}?${text}` : path];
-  if (answer === undefined) throw new Error("this page does not hold that: it has the episodes of its table alone");
+  if (answer === undefined) throw new Error("this page does not hold that: it has the episodes of its tables, and the comparison of all its runs");
   return answer;
 }
 

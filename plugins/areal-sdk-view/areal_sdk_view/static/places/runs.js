@@ -16,7 +16,7 @@ export async function runs(root, parts, query) {
   const table = rows(body, { onOpen: (row) => go(["run", row.dataset.run]) });
 
   function together() {
-    if (chosen.size) go(["compare"], { run: [...chosen] });
+    if (chosen.size) go(["compare"], { run: list.map((row) => row.run).filter((name) => chosen.has(name)) });
   }
 
   function draw() {
