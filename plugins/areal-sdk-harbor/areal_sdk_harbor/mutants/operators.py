@@ -106,6 +106,8 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "constant", ast.Constant(not value)
         case ast.Constant(value=int(value)):
             yield "constant", ast.Constant(value + 1)
+        case _:
+            return
 
 
 def _is_the_change(changed: str, source: str) -> bool:
