@@ -1,12 +1,17 @@
 """Requests, tokens, metrics and weights of several policies: each reaches its own policy, and no other."""
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from areal_sdk import EngineError, GenerateRequest
+from areal_sdk import ConfigError, EngineError, GenerateRequest
+from areal_sdk.engine import ConfiguredEngine, EngineSettings
+from areal_sdk.settings import SettingsChecker
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Credit, TrajectoryGroup
@@ -116,3 +121,89 @@ def test_the_credit_of_an_episode_is_that_of_the_policy_of_each_turn() -> None:
 def test_a_group_is_idle_only_if_no_policy_learns_from_it() -> None:
     assert least_idle({IdleGroups.EQUAL_REWARDS}) is IdleGroups.EQUAL_REWARDS
     assert least_idle({IdleGroups.EQUAL_REWARDS, IdleGroups.NONE}) is IdleGroups.NONE
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The setting `engine.name`."""
+
+    name: str
+
+    def model_copy(self, *, update: Mapping[str, str]) -> "Engine":
+        return replace(self, **update)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The setting `frozen` of a policy."""
+
+    frozen: str | None
+
+
+class Served(ConfiguredEngine, ScriptedEngine):
+    """A script in place of any engine, which tells from which settings it was made."""
+
+    settings: EngineSettings
+
+    @classmethod
+    def from_settings(cls, settings: EngineSettings) -> "Served":
+        made = cls("ok")
+        made.settings = settings
+        return made
+
+
+def engine_of(tmp_path: Path, **policies: str | None) -> PolicyEngine:
+    """The engine of a run on a model of three tokens. `policies` are frozen there, or trained."""
+    write_model(tmp_path / "model")
+    return PolicyEngine.from_settings(
+        EngineSettings(
+            cast(Any, Engine("local")),
+            {},
+            tmp_path / "model",
+            tmp_path / "logs",
+            find=lambda name: Served,
+            policies=cast(Any, {name: Policy(frozen) for name, frozen in policies.items()}),
+        )
+    )
+
+
+def write_model(directory: Path, *tokens: str) -> None:
+    directory.mkdir()
+    vocab = {token: place for place, token in enumerate(tokens or "abc")}
+    (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+
+
+def test_a_frozen_policy_has_its_own_weights_or_servers(tmp_path: Path) -> None:
+    write_model(tmp_path / "past")
+    address = "http://127.0.0.1:30000"
+    engine = engine_of(tmp_path, coder=None, past=str(tmp_path / "past"), other=address)
+    made = {n: e.settings for n, e in engine._engines.items()}  # type: ignore[attr-defined]
+    where = {name: (s.model_dir.name, s.log_dir.name) for name, s in made.items()}
+    assert where == {
+        "coder": ("model", "coder"),
+        "past": ("past", "past"),
+        "other": ("model", "other"),
+    }
+    assert [s.section.name for s in made.values()] == ["local", "local", address]
+    assert not any(s.policies for s in made.values())
+
+
+def test_a_frozen_policy_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "past", "x", "y")
+    with pytest.raises(ConfigError, match="has another tokenizer than the model"):
+        engine_of(tmp_path, coder=None, past=str(tmp_path / "past"))
+
+
+def test_settings_that_train_nothing_are_refused() -> None:
+    refused: Mapping[str, Mapping[str, Any]] = {
+        "every .* is frozen": {"policy.past.frozen": "tiny"},
+        "a frozen policy learns nothing": {
+            "policy.coder.learning_rate": 0.1,
+            "policy.past.frozen": "tiny",
+            "policy.past.learning_rate": 0.1,
+        },
+        "exclude each other": {"policy.coder.learning_rate": 0.1, "cluster.launcher": "ray"},
+    }
+    for why, settings in refused.items():
+        with pytest.raises(ConfigError, match=why):
+            SettingsChecker().check(settings)
