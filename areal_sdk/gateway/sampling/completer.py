@@ -209,9 +209,12 @@ class Completer:
         latest = -math.inf  # nothing came yet
 
         recall = session.recall
+        asked = self._engine_request(session, prepared)
+        known = None if recall is None else recall.answer(asked)
 
         def record(completed: Completed) -> int:
-            self.metrics.observe(completed.turn, num_cached=completed.num_cached)
+            if known is None:  # else it was sampled before the run stopped
+                self.metrics.observe(completed.turn, num_cached=completed.num_cached)
             return completed.index
 
         def leave() -> None:
@@ -219,8 +222,6 @@ class Completer:
                 duration_s = time.monotonic() - begun
                 left(lambda: record(reader.record_left(duration_s)))
 
-        asked = self._engine_request(session, prepared)
-        known = None if recall is None else recall.answer(asked)
         if known is not None:
             stream = _only(known)
         else:
