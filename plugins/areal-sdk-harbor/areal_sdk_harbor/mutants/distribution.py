@@ -90,5 +90,5 @@ def _license(about: "email.message.Message") -> str:
         for one in about.get_all("Classifier", [])
         if one.startswith("License ::")
     ]
-    named = about["License-Expression"] or about["License"] or ", ".join(classified)
+    named = about["License-Expression"] or ", ".join(classified) or about["License"]
     return (named or "not said").strip().partition("\n")[0][:80]
