@@ -43,6 +43,7 @@ def test_a_request_is_known_by_its_prompt_and_by_how_it_asks() -> None:
         replace(ASKED, sampling=Sampling(temperature=0.5)),
         replace(ASKED, stop=("\n",)),
         replace(ASKED, json_schema={"type": "object"}),
+        replace(ASKED, policy="coder"),
     ):
         assert recall.answer(other) is None
     answer = recall.answer(replace(ASKED, session="another", seed=5, request_id="9"))
