@@ -230,19 +230,20 @@ def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
 
 def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
     """top-k, then top-p over what is left, then min-p against the most likely token."""
-    sorted_V, order_V = probabilities_V.sort(descending=True)
+    if sampling.top_k > 0:  # a sort of the whole vocabulary would cost many times more
+        sorted_V, order_V = probabilities_V.topk(min(sampling.top_k, len(probabilities_V)))
+    else:
+        sorted_V, order_V = probabilities_V.sort(descending=True)
     keep_V = torch.ones_like(sorted_V, dtype=torch.bool)
-    if sampling.top_k > 0:
-        keep_V[sampling.top_k :] = False
     if sampling.top_p < 1.0:
-        kept_V = torch.where(keep_V, sorted_V, 0.0)
-        before_V = kept_V.cumsum(-1) - kept_V
-        keep_V &= before_V < sampling.top_p * kept_V.sum()
+        before_V = sorted_V.cumsum(-1) - sorted_V
+        keep_V &= before_V < sampling.top_p * sorted_V.sum()
     if sampling.min_p > 0.0:
         keep_V &= sorted_V >= sampling.min_p * sorted_V[0]
     keep_V[0] = True  # the most likely token is always a choice
     # A mask as an index would wait for the device.
-    return torch.empty_like(sorted_V).scatter_(0, order_V, torch.where(keep_V, sorted_V, 0.0))
+    kept_V = torch.where(keep_V, sorted_V, 0.0)
+    return torch.zeros_like(probabilities_V).scatter_(0, order_V, kept_V)
 
 
 def _top(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[Tensor]:
