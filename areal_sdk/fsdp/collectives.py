@@ -70,7 +70,8 @@ class Ranks:
     ) -> dict[str, float]:
         if not self.is_distributed or not values:
             return dict(values)
-        tensor = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
+        given = torch.tensor(list(values.values()), dtype=torch.float64)
+        tensor = given.to(self.device, non_blocking=True)  # else the host waits here too
         dist.all_reduce(tensor, op=operation, group=self.group)
         return dict(zip(values, tensor.tolist(), strict=True))
 

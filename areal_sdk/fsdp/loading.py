@@ -70,10 +70,7 @@ def _allocate(model: nn.Module, policy: Policy, device: torch.device) -> None:
         return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
 
     derived = [m for m in model.modules() if any(b.is_meta for b in m.buffers(recurse=False))]
-    is_tied = policy.is_tied
     model._apply(allocated)  # type: ignore[no-untyped-call]
-    if is_tied:  # each module has got a parameter of its own
-        policy.head.weight = policy.model.get_input_embeddings().weight
     for module in derived:  # rotary frequencies, which no file holds
         policy.model._init_weights(module)
 

@@ -3,9 +3,9 @@
 Shapes: N tokens of the row, n of them on this rank, R nodes whose logits are needed, T loss terms, H hidden, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -83,6 +83,14 @@ class Policy(nn.Module):
     def is_tied(self) -> bool:
         """Whether the output layer has the weight of the embedding."""
         return self.head.weight is self.model.get_input_embeddings().weight
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Torch moves parameters in here. On some devices each module gets one of its own, tied ones too."""
+        is_tied = self.is_tied
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if is_tied:
+            self.head.weight = self.model.get_input_embeddings().weight
+        return self
 
     @property
     def ends(self) -> Sequence[nn.Module]:

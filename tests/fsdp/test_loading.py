@@ -42,6 +42,23 @@ def test_a_filled_model_gets_the_adapter_that_a_loaded_one_gets(tmp_path: Path) 
     assert_equal(policy, load_policy(directory, lora=lora, seed=3))
 
 
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_tied_weights_stay_tied_on_a_device_whose_modules_get_new_parameters(
+    is_filled: bool, tmp_path: Path
+) -> None:
+    directory = saved(tmp_path, "llama", tie_word_embeddings=True)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # as torch does there
+    try:
+        policy = load_policy(directory, is_filled=is_filled)
+        if not is_filled:
+            fill(policy, policy, directory, CPU)
+        policy.to(CPU)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert policy.is_tied
+    assert_equal(policy, load_policy(directory))
+
+
 def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
     directory = edited(saved(tmp_path, "llama"), intermediate_size=40)
     policy = load_policy(directory, is_filled=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels import head
@@ -40,6 +41,14 @@ def test_a_decoding_step_waits_once(
         core.step()
     assert seen.num_waits == 1, seen.report()
     assert seen.num_launches <= launches, seen.report()
+
+
+def test_a_sum_over_ranks_waits_once(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its result. This device has no collective, so the sum is left out."""
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: tensor)
+    with watch() as seen:
+        assert Ranks(size=2, device=device).sum({"a": 1.0, "b": 2.0}) == {"a": 1.0, "b": 2.0}
+    assert seen.num_waits == 1, seen.report()
 
 
 def test_a_mixture_also_waits_once_a_layer(device: torch.device, served_mixture_dir: Path) -> None:
