@@ -168,12 +168,16 @@ def measure(
     task: CommandTask, *, seed: int, directory: Path, python: str, more: Sequence[str]
 ) -> Ended:
     """The run as it ended. One that ended before, in this directory, is not repeated."""
-    name = f"{task.name}-{seed}"
-    kept = directory / f"{name}.json"
-    if not kept.exists():
+    name, file = f"{task.name}-{seed}", kept(task, seed, directory)
+    if not file.exists():
         ended = run(task, seed=seed, name=name, directory=directory, python=python, more=more)
-        kept.write_text(json.dumps(asdict(ended)))
-    return Ended(**json.loads(kept.read_text()))
+        file.write_text(json.dumps(asdict(ended)))
+    return Ended(**json.loads(file.read_text()))
+
+
+def kept(task: CommandTask, seed: int, directory: Path) -> Path:
+    """The file of a run that has ended."""
+    return directory / f"{task.name}-{seed}.json"
 
 
 def run(

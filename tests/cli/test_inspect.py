@@ -24,7 +24,7 @@ def run_dir(tmp_path: Path) -> Path:
     metrics = MetricsLog(run.metrics)
     for step, reward in enumerate([0.25, 0.5, 1.0], start=1):
         metrics.log("step", {"step": step, "version": step, "batch/reward": reward})
-    metrics.log("eval", {"name": "before", "split": "eval", "success": 0.4, "tasks": 10})
+    metrics.log("eval", {"step": 0, "name": "before", "split": "eval", "success": 0.4, "tasks": 10})
     metrics.close()
     ledger = Ledger()
     ledger.start(2)
