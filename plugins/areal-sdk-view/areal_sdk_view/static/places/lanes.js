@@ -57,6 +57,7 @@ export async function lanes(root, { run }) {
   };
   canvas.addEventListener("pointermove", (event) => { const box = found(event); if (box) replace(told, box.text); });
   canvas.addEventListener("keydown", (event) => {
+    if (!boxes.length) draw(); // a key may come before the observer has drawn for the first time
     const episodes = boxes.filter((box) => box.id);
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.key === "Enter" && episodes[at]) go(["run", run, "episode", episodes[at].id]);
