@@ -32,6 +32,9 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
+    policies = {turn.policy for turn in episode.turns}
+    turn_rewards = {policy: _turn_rewards_of(policy, episode) for policy in policies}
+    lengths = {policy: _sampled_by(policy, episode.turns) for policy in policies}
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     homes = _Homes(episode.turns)
@@ -49,25 +52,24 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
             most_shared = episode.turns[fresh[0]].num_prompt
             sequence = homes.settle(branch, last=fresh[-1], most_shared=most_shared)
             policy = episode.turns[fresh[0]].policy
-            lengths = sampled_by(policy, episode.turns)
             made = trajectory_on(
                 sequence,
                 {index: episode.turns[index] for index in fresh if train},
                 episode_id=episode.id,
                 task_id=episode.task.id,
                 reward=episode.outcome.by_policy.get(policy, reward),
-                turn_rewards=turn_rewards_of(policy, episode),
+                turn_rewards=turn_rewards[policy],
                 turn_alternatives=turn_alternatives,
                 num_turns=len(episode.turns),
-                num_sampled=sum(lengths),
-                turn_lengths=lengths if turn_alternatives else (),
+                num_sampled=sum(lengths[policy]),
+                turn_lengths=lengths[policy] if turn_alternatives else (),
                 policy=policy,
             )
             trajectories.append(made)
     return tuple(trajectories)
 
 
-def turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
+def _turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
     """The rewards of a policy's own turns. A policy with a reward of its own in `Outcome.by_policy` has none of turns."""
     rewards, turns = episode.outcome.turn_rewards, episode.turns
     if policy in episode.outcome.by_policy:
@@ -77,7 +79,7 @@ def turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
     return tuple(r if t.policy == policy else None for r, t in zip(rewards, turns, strict=False))
 
 
-def sampled_by(policy: str, turns: Sequence[Turn]) -> tuple[int, ...]:
+def _sampled_by(policy: str, turns: Sequence[Turn]) -> tuple[int, ...]:
     """Tokens in each turn that training may use for the policy."""
     return tuple(0 if t.excluded or t.policy != policy else len(t.output_tokens) for t in turns)
 

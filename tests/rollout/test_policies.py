@@ -1,6 +1,7 @@
 """Several policies in one episode: which tokens and which rewards belong to which policy."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import orjson
 import pytest
@@ -85,6 +86,20 @@ def test_two_policies_that_answer_one_prompt_are_no_alternatives() -> None:
     outcome = Outcome.scored(1.0, turn_rewards=(None, None, 1.0))
     trajectories = to_trajectories(Episode("e", TASK, turns, outcome))
     assert [t.turn_alternatives[:2] for t in trajectories] == 3 * [((2,), ())]
+    lengths = {t.policy: t.turn_lengths for t in trajectories}
+    assert lengths == {"planner": (1, 0, 1), "coder": (0, 1, 0)}
+
+
+def test_the_sequences_of_a_policy_hold_one_record_of_its_turns() -> None:
+    """An episode of a thousand turns that all fork would else hold a million numbers, and send them to each rank."""
+    turns = tuple(turn("planner", 10, prompt=(1, n // 2)) for n in range(8))
+    outcome = Outcome.scored(1.0, turn_rewards=(1.0,) * 8)
+    trajectories = to_trajectories(Episode("e", TASK, turns, outcome))
+    assert len(trajectories) == 8
+    assert trajectories[0].turn_lengths == (1,) * 8
+    for first, other in pairwise(trajectories):
+        assert other.turn_lengths is first.turn_lengths
+        assert other.turn_rewards is first.turn_rewards
 
 
 def test_a_group_teaches_if_the_rewards_of_one_policy_differ() -> None:
