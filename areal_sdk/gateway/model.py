@@ -45,7 +45,11 @@ class ModelPlane:
         self._chat = Endpoint(
             completer,
             lambda asked, session: ChatReply(
-                asked, session, model=self._named(asked), tokenizer=tokenizer
+                asked,
+                session,
+                known=session.history_of(self._policy(asked)).given,
+                model=self._named(asked),
+                tokenizer=tokenizer,
             ),
             lenient=lenient,
         )
@@ -161,7 +165,10 @@ class ModelPlane:
 
     def _named(self, asked: Fields) -> str:
         """The name of the model that answers a request."""
-        return (self._completer.policies and asked.text("model")) or self._model_name
+        return self._policy(asked) or self._model_name
+
+    def _policy(self, asked: Fields) -> str:
+        return self._completer.policy_of(asked.text("model"))
 
     def _models(self) -> list[ServedModel]:
         names = self._completer.policies or (self._model_name,)

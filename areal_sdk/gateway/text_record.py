@@ -67,7 +67,7 @@ class SessionTextRecord(TextRecord):
         """The reply's id and its turns, which `history` knows from here on; None for a reply without any."""
         if answer is None:
             return None
-        question, history = self._question(), self._session.history
+        question, history = self._question(), self._session.history_of()
         placed = [
             self._read_choice(history, question, answer, index)
             for index in range(len(answer.choices))

@@ -117,7 +117,7 @@ class Completer:
         body, if that part is large.
         """
         allowed = session.admit()
-        self.check_policy(request.policy)
+        self._check_policy(request.policy)
         if request.json_schema is not None and not self._engine.info.constrains_json:
             raise bad_request(
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
@@ -148,7 +148,11 @@ class Completer:
         """The policies that requests name by their model, each with whether it is trained; empty if there is one."""
         return self._engine.info.policies
 
-    def check_policy(self, name: str) -> None:
+    def policy_of(self, model: str | None) -> str:
+        """The policy that a request names as its model; none in a run with one, where this name chooses nothing."""
+        return (model or "") if self.policies else ""
+
+    def _check_policy(self, name: str) -> None:
         """Refuse a request for an unknown policy: no other may answer in its place."""
         if name in (self.policies or ("",)):
             return

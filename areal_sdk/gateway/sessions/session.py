@@ -6,7 +6,7 @@ import re
 import secrets
 import string
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -81,7 +81,6 @@ class Session:
         self.limits = limits
         self.sampling = sampling
         self.split = split
-        self.history = History()
         self.body = IncrementalBody()
         """The body of the latest request."""
         self.notes = Notes()
@@ -109,7 +108,7 @@ class Session:
         self._posted = PostedRewards()
         self._is_truncated = False
         self._oldest_version: int | None = None
-        self._histories: dict[str, History] = {}
+        self._histories: defaultdict[str, History] = defaultdict(History)
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
         """Completions that are being sampled: what ends each, and what hands over its beginning."""
         self._refusal: Callable[[], ApiError] = session_closed
@@ -160,9 +159,9 @@ class Session:
     def num_sampled(self) -> int:
         return self._num_sampled
 
-    def history_of(self, policy: str) -> History:
+    def history_of(self, policy: str = "") -> History:
         """The conversations with a policy. A turn of another one is no history: only its text can be."""
-        return self._histories.setdefault(policy, History()) if policy else self.history
+        return self._histories[policy]
 
     def base_url(self, gateway_base: str) -> str:
         """This session's own address below the gateway's `http://host:port/v1`."""
@@ -330,8 +329,7 @@ class Session:
             self._closed = True
             if not self.sampling.trains_side_calls:
                 self._exclude_side_calls()
-            self.history = History()
-            self._histories = {}
+            self._histories.clear()
             self.body = IncrementalBody()
             self._latest_prompt = ()
             self._on_close(self)

@@ -230,9 +230,15 @@ class ChatReply:
     """Writes one response, whole or as a stream of chunks."""
 
     def __init__(
-        self, fields: Fields, session: Session, *, model: str, tokenizer: Tokenizer
+        self,
+        fields: Fields,
+        session: Session,
+        *,
+        known: Sequence[Message],
+        model: str,
+        tokenizer: Tokenizer,
     ) -> None:
-        self._call = parse(fields, known=session.history.given, raw_inputs=session.raw_inputs)
+        self._call = parse(fields, known=known, raw_inputs=session.raw_inputs)
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self._tokenizer = tokenizer

@@ -57,8 +57,8 @@ class Endpoint:
             return _replay(kept, stream=reply.stream)
         choices: list[Prepared] = []
         for asked in reply.requests:
-            if self._completer.policies:
-                asked = replace(asked, policy=fields.text("model") or "")
+            if policy := self._completer.policy_of(fields.text("model")):
+                asked = replace(asked, policy=policy)
             prepared = await self._completer.prepare(
                 session, asked, num_bytes=len(raw), num_new=num_new
             )
