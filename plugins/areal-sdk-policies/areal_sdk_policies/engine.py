@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from areal_sdk.engine import (
 )
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.types import WeightUpdate
+from areal_sdk_policies.calls import first_result, together
 
 ADDRESS_ENGINE = "sglang"
 """The engine for an address of servers."""
@@ -53,7 +54,7 @@ class PolicyEngine(ConfiguredEngine):
         if self._log_dir is not None:
             for name in self._engines:
                 (self._log_dir / name).mkdir(0o700, parents=True, exist_ok=True)
-        await _together(engine.start() for engine in self._engines.values())
+        await together(engine.start() for engine in self._engines.values())
         infos = {name: engine.info for name, engine in self._engines.items()}
         first = infos[next(iter(self._trained))]
         for name, info in infos.items():
@@ -102,7 +103,7 @@ class PolicyEngine(ConfiguredEngine):
                 f"{[*self._trained]} are trained"
             )
         label = WeightUpdate(update.version, None)
-        await _together(
+        await together(
             engine.update_weights(update.by_policy.get(name, label))
             for name, engine in self._trained.items()
         )
@@ -112,17 +113,10 @@ class PolicyEngine(ConfiguredEngine):
         return all(engine.is_alive for engine in self._engines.values())
 
     async def died(self) -> EngineDeath:
-        watching = [asyncio.create_task(engine.died()) for engine in self._engines.values()]
-        try:
-            done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
-        finally:
-            for watch in watching:
-                watch.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+        return await first_result(engine.died() for engine in self._engines.values())
 
     async def restart(self) -> None:
-        await _together(e.restart() for e in self._engines.values() if not e.is_alive)
+        await together(e.restart() for e in self._engines.values() if not e.is_alive)
 
     def observe_outages(self, tell: Callable[[bool], None]) -> None:
         def told(name: str, is_out: bool) -> None:
@@ -133,16 +127,16 @@ class PolicyEngine(ConfiguredEngine):
             engine.observe_outages(lambda is_out, name=name: told(name, is_out))  # type: ignore[misc]
 
     async def pause(self) -> None:
-        await _together(engine.pause() for engine in self._engines.values())
+        await together(engine.pause() for engine in self._engines.values())
 
     async def resume(self) -> None:
-        await _together(engine.resume() for engine in self._engines.values())
+        await together(engine.resume() for engine in self._engines.values())
 
     async def release_memory(self) -> None:
-        await _together(engine.release_memory() for engine in self._engines.values())
+        await together(engine.release_memory() for engine in self._engines.values())
 
     async def resume_memory(self) -> None:
-        await _together(engine.resume_memory() for engine in self._engines.values())
+        await together(engine.resume_memory() for engine in self._engines.values())
 
     async def aclose(self) -> None:
         await asyncio.gather(*(engine.aclose() for engine in self._engines.values()))
@@ -190,13 +184,3 @@ def _tokens(model_dir: Path) -> Any:
         return None
     added = [(token["id"], token["content"]) for token in described.get("added_tokens") or ()]
     return described["model"].get("vocab"), added
-
-
-async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Make the calls side by side. If one fails, the others are cancelled, and its error is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call)
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from failed

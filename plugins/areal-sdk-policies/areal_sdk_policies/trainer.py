@@ -3,18 +3,17 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.trainer import Demonstration, Learning, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
+from areal_sdk_policies.calls import all_results, first_result
 from areal_sdk_policies.shares import least_idle, merged, merged_credit, split
-
-T = TypeVar("T")
 
 JSON = Any
 
@@ -58,7 +57,7 @@ class PolicyTrainer(Trainer):
         self._trainers = dict(trainers)
 
     async def start(self) -> None:
-        await self._all({name: trainer.start() for name, trainer in self._trainers.items()})
+        await all_results({name: trainer.start() for name, trainer in self._trainers.items()})
 
     @property
     def info(self) -> TrainerInfo:
@@ -76,7 +75,7 @@ class PolicyTrainer(Trainer):
     ) -> Mapping[str, float]:
         """The steps of all policies that took a turn, side by side."""
         shares = {name: share for name, share in split(groups, self._trainers).items() if share}
-        metrics = await self._all(
+        metrics = await all_results(
             {
                 name: self._trainers[name].step(share, version=version, timeout_s=timeout_s)
                 for name, share in shares.items()
@@ -102,10 +101,10 @@ class PolicyTrainer(Trainer):
             )
             for name, trainer in self._trainers.items()
         }
-        return merged(await self._all(learn))
+        return merged(await all_results(learn))
 
     async def publish(self, version: int) -> WeightUpdate:
-        updates = await self._all({n: t.publish(version) for n, t in self._trainers.items()})
+        updates = await all_results({n: t.publish(version) for n, t in self._trainers.items()})
         seen = [u.share_seen for u in updates.values() if u.share_seen is not None]
         return WeightUpdate(version, None, share_seen=min(seen, default=None), by_policy=updates)
 
@@ -117,7 +116,7 @@ class PolicyTrainer(Trainer):
     ) -> "asyncio.Future[None]":
         partial_dir = _emptied(directory)
         begun = {n: t.begin_save(partial_dir / n, extra) for n, t in self._trainers.items()}
-        written = await self._all(begun)
+        written = await all_results(begun)
 
         async def finish() -> None:
             await asyncio.gather(*written.values())
@@ -132,16 +131,16 @@ class PolicyTrainer(Trainer):
                 f"{directory} holds no policy {', '.join(map(repr, missing))}: a run goes on with the policies that it "
                 "began with"
             )
-        extras = await self._all({n: t.load(directory / n) for n, t in self._trainers.items()})
+        extras = await all_results({n: t.load(directory / n) for n, t in self._trainers.items()})
         return next(iter(extras.values()))
 
     async def roll_back(self, directory: Path) -> None:
-        await self._all({n: t.roll_back(directory / n) for n, t in self._trainers.items()})
+        await all_results({n: t.roll_back(directory / n) for n, t in self._trainers.items()})
 
     async def export(self, directory: Path) -> None:
         """Write a directory with a model for each policy."""
         partial_dir = _emptied(directory)
-        await self._all({n: t.export(partial_dir / n) for n, t in self._trainers.items()})
+        await all_results({n: t.export(partial_dir / n) for n, t in self._trainers.items()})
         await asyncio.to_thread(_put_in_place, partial_dir, directory)
 
     def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
@@ -154,21 +153,14 @@ class PolicyTrainer(Trainer):
         await asyncio.gather(*(trainer.aclose() for trainer in self._trainers.values()))
 
     async def release_memory(self) -> None:
-        await self._all({n: t.release_memory() for n, t in self._trainers.items()})
+        await all_results({n: t.release_memory() for n, t in self._trainers.items()})
 
     @property
     def is_alive(self) -> bool:
         return all(trainer.is_alive for trainer in self._trainers.values())
 
     async def died(self) -> ArealError:
-        watching = [asyncio.create_task(trainer.died()) for trainer in self._trainers.values()]
-        try:
-            done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
-        finally:
-            for watch in watching:
-                watch.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+        return await first_result(trainer.died() for trainer in self._trainers.values())
 
     @property
     def pids(self) -> Mapping[str, int]:
@@ -177,14 +169,6 @@ class PolicyTrainer(Trainer):
             for policy, trainer in self._trainers.items()
             for name, pid in trainer.pids.items()
         }
-
-    async def _all(self, calls: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
-        """The results by policy. If a call fails the others still end, so that no trainer is left in the middle."""
-        results = await asyncio.gather(*calls.values(), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return dict(zip(calls, results, strict=True))  # type: ignore[arg-type]
 
 
 def _emptied(directory: Path) -> Path:
