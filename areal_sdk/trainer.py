@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.options import validate_options
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.telemetry.directories import begin_directory, commit_directory
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = [
     "Trainer",
     "TrainerInfo",
     "TrainerSetup",
+    "begin_directory",
+    "commit_directory",
 ]
 
 JSON = Any

@@ -26,18 +26,18 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
     A failure leaves nothing behind, and leaves an earlier directory at `path` unchanged.
     """
-    partial = begin(path)
+    partial = begin_directory(path)
     try:
         yield partial
-        commit(path)
+        commit_directory(path)
     except OSError as exc:
         raise cannot_write(path, exc) from exc
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def begin(path: Path) -> Path:
-    """An empty directory beside `path`, to fill and `commit`."""
+def begin_directory(path: Path) -> Path:
+    """An empty directory beside `path`, to fill and then `commit_directory`."""
     partial = partial_of(path)
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def begin(path: Path) -> Path:
     return partial
 
 
-def commit(path: Path) -> None:
+def commit_directory(path: Path) -> None:
     """Have the filled directory reach the disk, then give it its name."""
     partial = partial_of(path)
     try:

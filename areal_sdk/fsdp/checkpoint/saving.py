@@ -27,7 +27,12 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import fingerprint
 from areal_sdk.telemetry.checksums import check_files, write_manifest
-from areal_sdk.telemetry.directories import begin, cannot_write, commit, partial_of
+from areal_sdk.telemetry.directories import (
+    begin_directory,
+    cannot_write,
+    commit_directory,
+    partial_of,
+)
 
 JSON = Any
 
@@ -77,7 +82,7 @@ class Snapshot:
         If one rank fails, all raise, and an earlier checkpoint at `directory` stays.
         """
         try:
-            self.ranks.on_first(lambda: begin(directory))
+            self.ranks.on_first(lambda: begin_directory(directory))
             self._write_tensors(directory)
             self.ranks.on_first(lambda: self._finish(directory))
         finally:
@@ -106,7 +111,7 @@ class Snapshot:
             write_manifest(partial)
         except OSError as exc:
             raise cannot_write(directory, exc) from exc
-        commit(directory)
+        commit_directory(directory)
 
 
 class Saver:

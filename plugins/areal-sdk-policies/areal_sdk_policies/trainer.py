@@ -1,15 +1,21 @@
 """One trainer for each trained policy. Each gets the trajectories of its own policy, and knows of no other."""
 
 import asyncio
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.trainer import Demonstration, Learning, Trainer, TrainerInfo, TrainerSetup
+from areal_sdk.trainer import (
+    Demonstration,
+    Learning,
+    Trainer,
+    TrainerInfo,
+    TrainerSetup,
+    begin_directory,
+    commit_directory,
+)
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 from areal_sdk_policies.calls import all_results, first_result
@@ -114,13 +120,13 @@ class PolicyTrainer(Trainer):
     async def begin_save(
         self, directory: Path, extra: Mapping[str, JSON]
     ) -> "asyncio.Future[None]":
-        partial_dir = _emptied(directory)
+        partial_dir = begin_directory(directory)
         begun = {n: t.begin_save(partial_dir / n, extra) for n, t in self._trainers.items()}
         written = await all_results(begun)
 
         async def finish() -> None:
             await asyncio.gather(*written.values())
-            await asyncio.to_thread(_put_in_place, partial_dir, directory)
+            await asyncio.to_thread(commit_directory, directory)
 
         return asyncio.create_task(finish(), name=f"policies: write {directory.name}")
 
@@ -139,15 +145,15 @@ class PolicyTrainer(Trainer):
 
     async def export(self, directory: Path) -> None:
         """Write a directory with a model for each policy."""
-        partial_dir = _emptied(directory)
+        partial_dir = begin_directory(directory)
         await all_results({n: t.export(partial_dir / n) for n, t in self._trainers.items()})
-        await asyncio.to_thread(_put_in_place, partial_dir, directory)
+        await asyncio.to_thread(commit_directory, directory)
 
     def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
-        partial_dir = _emptied(directory)
+        partial_dir = begin_directory(directory)
         for name, trainer in self._trainers.items():
             trainer.export_checkpoint(checkpoint / name, partial_dir / name)
-        _put_in_place(partial_dir, directory)
+        commit_directory(directory)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(trainer.aclose() for trainer in self._trainers.values()))
@@ -169,26 +175,3 @@ class PolicyTrainer(Trainer):
             for policy, trainer in self._trainers.items()
             for name, pid in trainer.pids.items()
         }
-
-
-def _emptied(directory: Path) -> Path:
-    """An empty directory beside `directory`, named as those that a resumed run removes."""
-    made = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    return made
-
-
-def _put_in_place(made: Path, directory: Path) -> None:
-    """Give the filled directory its name. What was there is removed afterwards."""
-    old = directory.with_name(f".{directory.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if directory.exists():
-        directory.rename(old)
-    made.rename(directory)
-    parent = os.open(directory.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
-    shutil.rmtree(old, ignore_errors=True)

@@ -11,6 +11,7 @@ import pytest
 
 from areal_sdk import ConfigError, EngineError, GenerateRequest
 from areal_sdk.engine import ConfiguredEngine, EngineSettings
+from areal_sdk.errors import CheckpointError
 from areal_sdk.settings import SettingsChecker
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.trainer import IdleGroups
@@ -18,6 +19,7 @@ from areal_sdk.trajectory import Credit, TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 from areal_sdk_policies.engine import PolicyEngine
 from areal_sdk_policies.shares import least_idle, merged, merged_credit, split
+from areal_sdk_policies.trainer import PolicyTrainer
 
 MakeGroup = Callable[..., TrajectoryGroup]
 
@@ -93,6 +95,12 @@ def test_each_policy_gets_its_own_trajectories_and_no_group_without_any(
     assert [t.episode_id for t in shares["coder"][0].trajectories] == ["0-0", "0-1", "0-2", "0-3"]
     own = [replace(t, policy="") for t in both.trajectories if t.policy == "coder"]
     assert [*shares["coder"][0].trajectories] == own
+
+
+async def test_a_checkpoint_that_cannot_be_written_says_which_ones_stay(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="step-1 was not saved, earlier checkpoints stay"):
+        await PolicyTrainer({}).save(tmp_path / "file" / "step-1", {})
 
 
 def test_tokens_of_an_unknown_or_frozen_policy_are_refused(make_group: MakeGroup) -> None:
