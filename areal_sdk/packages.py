@@ -4,10 +4,13 @@ A package that moves out of the core gets a row here. A user who asks for a laun
 missing package is then told the command that installs it, instead of that the name is unknown.
 """
 
+import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "plugins"
@@ -38,10 +41,10 @@ class Package:
 
     @property
     def cure(self) -> str:
-        """The line that installs the package beside this core: from its sources, if they are here."""
-        source = SOURCES / self.name
-        is_here = (source / "pyproject.toml").is_file()
-        return f"pip install {shlex.quote(str(source))}" if is_here else self.install
+        """The line that installs the package beside this core: from its sources, and those of the packages that it needs,
+        if they are here."""
+        sources = _sources(self.name)
+        return f"pip install {shlex.join(map(str, sources))}" if sources else self.install
 
     @property
     def is_installed(self) -> bool:
@@ -104,6 +107,7 @@ PACKAGES = (
         dict.fromkeys(("reward", "environment", "dataset"), ("reasoning_gym",)),
     ),
     Package("areal-sdk-sandbox", {"setting": ("agent.sandbox",)}, extra="sandbox"),
+    Package("areal-sdk-shared", {}),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
     Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),
     Package("areal-sdk-traces", {"command": ("traces",)}, extra="traces"),
@@ -112,6 +116,17 @@ PACKAGES = (
     Package("areal-sdk-verifiers", dict.fromkeys(("agent", "dataset"), ("verifiers",))),
     Package("areal-sdk-view", {"command": ("view",), "observer": ("view",)}, extra="view"),
 )
+
+
+def _sources(name: str) -> list[Path]:
+    """The sources of a package, after those of the packages of this project that it needs; none if they are not here."""
+    file = SOURCES / name / "pyproject.toml"
+    if not file.is_file():
+        return []
+    described = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+    needed = described.get("dependencies", ())
+    own = filter(None, (re.match(r"areal-sdk-[a-z0-9-]+", line) for line in needed))
+    return [*chain(*(_sources(found[0]) for found in own)), SOURCES / name]
 
 
 def missing_package(kind: str, name: str) -> Package | None:

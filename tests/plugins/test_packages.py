@@ -84,6 +84,19 @@ def test_a_clone_installs_a_package_from_its_own_sources(
     assert moon.cure == f"pip install '{source}'"
 
 
+def test_a_clone_installs_what_a_package_needs_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "SOURCES", tmp_path)
+    needed = {"areal-sdk-moon": ["areal-sdk>=0.1", "areal-sdk-sun>=0.1,<0.2"], "areal-sdk-sun": []}
+    for name, dependencies in needed.items():
+        (tmp_path / name).mkdir()
+        described = f"[project]\ndependencies = {dependencies}\n"
+        (tmp_path / name / "pyproject.toml").write_text(described)
+    moon = Package("areal-sdk-moon", {})
+    assert moon.cure == f"pip install {tmp_path}/areal-sdk-sun {tmp_path}/areal-sdk-moon"
+
+
 def test_a_name_that_no_package_brings_is_unknown() -> None:
     with pytest.raises(ConfigError, match="unknown launcher 'sun'; known: "):
         load_plugins().launchers.get("sun")

@@ -1,8 +1,7 @@
 """`Inspect`: an agent that has Inspect play each sample, with the episode's session as its model."""
 
 from areal_sdk import Agent, ConfigError, EpisodeContext, Outcome, Task
-from areal_sdk.errors import AgentError
-from areal_sdk_inspect.player import shared_player
+from areal_sdk_inspect.library import INSPECT
 
 _ORDER = ("spec", "index", "key", "score", "roles")
 _NEEDED = frozenset({*_ORDER, "python"})
@@ -18,11 +17,5 @@ class Inspect(Agent):
         if not set(task.data) >= _NEEDED:
             known = ", ".join(sorted(task.data)) or "nothing"
             raise ConfigError(f"task {task.id!r} has {known}: play tasks of the dataset inspect")
-        player = await shared_player(str(task.data["python"]))
         order = {name: task.data[name] for name in _ORDER}
-        answer = await player.play({**order, "base_url": context.base_url, "model": context.model})
-        if "error" in answer:
-            raise AgentError(f"Inspect: {answer['error']}")
-        if answer["reward"] is None:
-            return None
-        return Outcome.scored(float(answer["reward"]), metrics=answer["metrics"])
+        return await INSPECT.play(order, context, python=str(task.data["python"]))

@@ -1,17 +1,12 @@
 """Tasks: the samples of tasks of Inspect."""
 
-import hashlib
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from areal_sdk import ConfigError, Task
-from areal_sdk_inspect.player import script_words
-from areal_sdk_inspect.python import python_with_inspect
-
-_LAST_WORDS = 800
+from areal_sdk_inspect.library import INSPECT
+from areal_sdk_shared import check_share
 
 
 def tasks(
@@ -42,17 +37,16 @@ def tasks(
     """
     if not task:
         raise ConfigError('[tasks.inspect] task = "": name a task of Inspect, such as my_task.py')
-    if not 0.0 <= held_out <= 1.0:
-        raise ConfigError(f"held_out = {held_out}: give a share from 0.0 to 1.0, such as 0.2")
+    check_share(held_out)
     is_train = split == "train"
     is_split = not eval_task and eval_args is None
     own = args if is_train or eval_args is None else eval_args
     spec = {"task": _placed(task if is_train else eval_task or task), "args": own or {}}
-    program = python_with_inspect(python, requirements)
+    program = INSPECT.python(python, requirements)
     order = {"spec": spec, "score": score, "count": count}
-    for told in _listed(program, order):
+    for told in INSPECT.tasks(program, order, what=f"the samples of {spec['task']}"):
         key = str(told["key"])
-        if is_split and _is_held_out(key, held_out) == is_train:
+        if is_split and INSPECT.is_held_out(key, held_out) == is_train:
             continue
         data = {
             "prompt": told["prompt"],
@@ -75,23 +69,3 @@ def _placed(task: str) -> str:
     if not path.exists():
         raise ConfigError(f"[tasks.inspect] task = {task!r}: there is no such file")
     return f"{path.absolute()}{at}{name}"
-
-
-def _listed(program: str, order: dict[str, Any]) -> list[dict[str, Any]]:
-    ended = subprocess.run(
-        script_words(program, "list"),
-        input=json.dumps(order) + "\n",
-        capture_output=True,
-        text=True,
-    )
-    if ended.returncode:
-        raise ConfigError(
-            f"the samples of {order['spec']['task']} cannot be listed by {program}: "
-            f"{ended.stderr.strip()[-_LAST_WORDS:]}"
-        )
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
-def _is_held_out(key: str, held_out: float) -> bool:
-    digest = hashlib.sha256(f"inspect {key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64

@@ -18,8 +18,7 @@ from areal_sdk.testing import RecordedRun, run_agent, tool_call
 from areal_sdk.types import OutcomeKind
 from areal_sdk_inspect.agent import Inspect
 from areal_sdk_inspect.dataset import tasks
-from areal_sdk_inspect.player import close_shared_players, shared_player
-from areal_sdk_inspect.python import VERSION
+from areal_sdk_inspect.library import INSPECT, VERSION
 
 QUIZ = str(Path(__file__).parent / "tasks" / "quiz.py")
 VOWELS = Path(__file__).parents[1] / "examples" / "vowels.py"
@@ -32,7 +31,7 @@ DEADLINE_S = 300.0
 async def ended() -> AsyncIterator[None]:
     """No process outlives its test."""
     yield
-    await close_shared_players()
+    await INSPECT.aclose()
 
 
 # without Inspect
@@ -199,11 +198,11 @@ async def test_episodes_play_at_the_same_time_and_one_that_dies_takes_no_other(p
 async def test_a_process_that_dies_is_replaced(python: str) -> None:
     task = of("sums", python)[0]
     assert (await played(task, "7")).reward == 1.0
-    first = await shared_player(python)
+    first = await INSPECT.player(python)
     first._process.kill()
     await first._process.wait()
     assert (await played(task, "7")).reward == 1.0
-    assert await shared_player(python) is not first
+    assert await INSPECT.player(python) is not first
 
 
 WAITS = """

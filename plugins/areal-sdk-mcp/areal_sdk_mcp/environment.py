@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from areal_sdk import Environment, Message, StepResult, Task
 from areal_sdk_mcp.server import McpServer
-from areal_sdk_mcp.shared import SharedServers
+from areal_sdk_shared.servers import SharedServers
 
 SHARED: SharedServers[McpServer] = SharedServers()
 """The servers of stateless tools, by their options."""

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from areal_sdk import ConfigError, EpisodeError
-from areal_sdk_mcp.shared import SharedServers
+from areal_sdk_shared.servers import SharedServers
 
 PORT = "{port}"
 FIRST_LOOK_S = 0.05

@@ -1,8 +1,7 @@
 """`Verifiers`: an agent that has verifiers play each task, with the episode's session as its endpoint."""
 
 from areal_sdk import Agent, ConfigError, EpisodeContext, Outcome, Task
-from areal_sdk.errors import AgentError
-from areal_sdk_verifiers.player import shared_player
+from areal_sdk_verifiers.library import VERIFIERS, with_harness
 
 _NEEDED = frozenset({"idx", "key", "env", "python", "path"})
 
@@ -18,11 +17,6 @@ class Verifiers(Agent):
         if not set(task.data) >= _NEEDED:
             known = ", ".join(sorted(task.data)) or "nothing"
             raise ConfigError(f"task {task.id!r} has {known}: play tasks of the dataset verifiers")
-        player = await shared_player(str(task.data["python"]), tuple(task.data["path"]))
         order = {name: task.data[name] for name in ("idx", "key", "env")}
-        answer = await player.play({**order, "base_url": context.base_url, "model": context.model})
-        if "error" in answer:
-            raise AgentError(f"verifiers: {answer['error']}")
-        if answer["reward"] is None:
-            return None
-        return Outcome.scored(float(answer["reward"]), metrics=answer["metrics"])
+        path = with_harness(task.data["path"])
+        return await VERIFIERS.play(order, context, python=str(task.data["python"]), path=path)

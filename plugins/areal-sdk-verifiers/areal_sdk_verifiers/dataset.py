@@ -1,17 +1,12 @@
 """Tasks: those of a taskset of verifiers."""
 
-import hashlib
-import json
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from areal_sdk import ConfigError, Task
-from areal_sdk_verifiers.player import environment_of_player, script_words
-from areal_sdk_verifiers.python import python_with_verifiers
-
-_LAST_WORDS = 800
+from areal_sdk_shared import check_share
+from areal_sdk_verifiers.library import VERIFIERS, with_harness
 
 
 def tasks(
@@ -39,16 +34,17 @@ def tasks(
     """
     if not taskset:
         raise ConfigError('[tasks.verifiers] taskset = "": name a taskset of verifiers')
-    if not 0.0 <= held_out <= 1.0:
-        raise ConfigError(f"held_out = {held_out}: give a share from 0.0 to 1.0, such as 0.2")
+    check_share(held_out)
     is_train = split == "train"
     own = options if is_train or eval_options is None else eval_options
     config = {**(env or {}), "taskset": {**(own or {}), "id": taskset}}
-    program = python_with_verifiers(python, requirements)
+    program = VERIFIERS.python(python, requirements)
     places = [str(Path(one).expanduser().absolute()) for one in path]
-    for told in _listed(program, places, config, count):
+    order = {"env": config, "count": count}
+    what = f"the tasks of {taskset}"
+    for told in VERIFIERS.tasks(program, order, what=what, path=with_harness(places)):
         key = str(told["key"])
-        if eval_options is None and _is_held_out(key, held_out) == is_train:
+        if eval_options is None and VERIFIERS.is_held_out(key, held_out) == is_train:
             continue
         data = {
             "prompt": told["prompt"],
@@ -59,26 +55,3 @@ def tasks(
             "path": places,
         }
         yield Task(f"{taskset}/{told['name'] or told['idx']}", data)
-
-
-def _listed(
-    program: str, places: Sequence[str], config: dict[str, Any], count: int
-) -> list[dict[str, Any]]:
-    ended = subprocess.run(
-        script_words(program, "list"),
-        input=json.dumps({"env": config, "count": count}) + "\n",
-        capture_output=True,
-        text=True,
-        env=environment_of_player(places),
-    )
-    if ended.returncode:
-        raise ConfigError(
-            f"the tasks of {config['taskset']['id']} cannot be listed by {program}: "
-            f"{ended.stderr.strip()[-_LAST_WORDS:]}"
-        )
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
-def _is_held_out(key: str, held_out: float) -> bool:
-    digest = hashlib.sha256(f"verifiers {key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64

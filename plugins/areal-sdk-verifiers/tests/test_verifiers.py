@@ -14,11 +14,9 @@ import areal_sdk
 from areal_sdk import ConfigError, Episode, Run, Task
 from areal_sdk.testing import run_agent, tool_call
 from areal_sdk.types import OutcomeKind
-from areal_sdk_verifiers import player
 from areal_sdk_verifiers.agent import Verifiers
 from areal_sdk_verifiers.dataset import tasks
-from areal_sdk_verifiers.player import close_shared_players, shared_player
-from areal_sdk_verifiers.python import VERSION
+from areal_sdk_verifiers.library import VERIFIERS, VERSION, with_harness
 
 TASKSETS = str(Path(__file__).parent / "tasksets")
 DEADLINE_S = 300.0
@@ -28,7 +26,7 @@ DEADLINE_S = 300.0
 async def ended() -> AsyncIterator[None]:
     """No process outlives its test."""
     yield
-    await close_shared_players()
+    await VERIFIERS.aclose()
 
 
 # without verifiers
@@ -135,13 +133,13 @@ async def test_episodes_share_a_process_and_one_that_dies_is_replaced(
     found = of("sums_v1", python)
     both = await asyncio.gather(*(played(task, str(n + 7)) for n, task in enumerate(found[:6])))
     assert [one.reward for one in both] == [1.5] * 6
-    first = await shared_player(python, (TASKSETS,))
+    first = await VERIFIERS.player(python, with_harness([TASKSETS]))
     first._process.kill()
     dead = await played(found[0], "7")
     assert dead.reward == 1.5 or "the process of verifiers ended" in dead.outcome.message
     assert (await played(found[0], "7")).reward == 1.5
-    assert await shared_player(python, (TASKSETS,)) is not first
-    monkeypatch.setattr(player, "_MOST_EPISODES", 1)
+    assert await VERIFIERS.player(python, with_harness([TASKSETS])) is not first
+    monkeypatch.setattr(VERIFIERS, "most_episodes", 1)
     assert (await played(found[0], "7")).reward == 1.5
 
 

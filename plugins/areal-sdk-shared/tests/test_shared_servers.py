@@ -2,7 +2,7 @@
 
 import asyncio
 
-from areal_sdk_mcp.shared import SharedServers
+from areal_sdk_shared.servers import SharedServers
 
 
 class Server:
