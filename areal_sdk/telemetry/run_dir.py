@@ -4,7 +4,7 @@ config.toml     resolved configuration, without secrets
 began.json      when the run began
 call.json       for a run that Python code began: the names of the arguments that are objects
 origin.json     which weights the run began with: a resume and a KL to them need the same ones
-id.json         of a run with a mirror: the same in both
+id.json         of a run with a mirror: the id of the run, and who writes to the mirror
 plugins.json    every installed plugin with its version, and plugins that the run had before a resume
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
