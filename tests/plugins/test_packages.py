@@ -113,7 +113,9 @@ def test_a_row_lists_what_its_package_registers(package: Package) -> None:
 def test_every_package_of_this_repository_has_a_row_and_its_extra_brings_it() -> None:
     here = {path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml")}
     assert {package.name for package in PACKAGES} == here
+    page = (ROOT / "docs" / "plugins.md").read_text()
     for package in PACKAGES:
+        assert f"](../plugins/{package.name})" in page
         if package.extra:
             assert any(line.startswith(package.name) for line in EXTRAS[package.extra])
 
