@@ -169,11 +169,10 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(
     held: Callable[..., Process], tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
     process = held(*parts)
-    pressed_at = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     told(process.stdout, "(waits for step)")
-    press_ctrl_c_again(process, pressed_at=pressed_at)
+    press_ctrl_c_again(process)
     output = finish(process, code=1)
     assert "interrupted" in output
     assert not any(word in output for word in UGLY), output

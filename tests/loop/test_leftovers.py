@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,9 +106,8 @@ def test_a_second_ctrl_c_ends_it_too(agent: Path, started: Started, parts: tuple
     process = start_command("eval", f"{agent}::Stubborn", "--model", "tiny", *parts)
     assert process.stdout is not None
     told(process.stdout, "(playing)")
-    pressed_at = time.monotonic()
     process.send_signal(signal.SIGINT)
     told(process.stdout, "(stays)")
-    press_ctrl_c_again(process, pressed_at=pressed_at)
+    press_ctrl_c_again(process)
     finish(process, code=1)
     assert started.alive == []
