@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.options import validate_options
 from areal_sdk.process.user_code import load_user_object
-from areal_sdk.telemetry.directories import begin_directory, commit_directory
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ __all__ = [
     "Trainer",
     "TrainerInfo",
     "TrainerSetup",
-    "begin_directory",
-    "commit_directory",
 ]
 
 JSON = Any

@@ -1,6 +1,6 @@
 """Looking at runs, live or a year later: conditions on episodes, lists, comparisons, reports.
 
-The modules of this package read run directories, and nothing else. Authors of tools import from here.
+The modules of this package read run directories, and nothing else. Authors of tools and of trainers import from here.
 """
 
 from areal_sdk.records.comparison import differing_settings, figures_of
@@ -12,6 +12,7 @@ from areal_sdk.records.tokens import EpisodeTokens, TurnTokens
 from areal_sdk.records.where import parse_condition
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
 from areal_sdk.telemetry.checksums import describe, first_change
+from areal_sdk.telemetry.directories import begin_directory, commit_directory
 from areal_sdk.telemetry.episode_log import LEARNT
 from areal_sdk.telemetry.parts import RunPart, list_files, list_weights
 from areal_sdk.telemetry.token_log import TokenFlag
@@ -28,6 +29,8 @@ __all__ = [
     "RunOverview",
     "TokenFlag",
     "TurnTokens",
+    "begin_directory",
+    "commit_directory",
     "describe",
     "differing_settings",
     "figures_of",

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.records import begin_directory, commit_directory
 from areal_sdk.trainer import (
     Demonstration,
     Learning,
     Trainer,
     TrainerInfo,
     TrainerSetup,
-    begin_directory,
-    commit_directory,
 )
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
