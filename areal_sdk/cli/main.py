@@ -33,6 +33,7 @@ COMMANDS = {
     "distill": "Imitate a teacher.",
     "eval": "Measure how often an agent succeeds.",
     "serve": "Serve a model to any OpenAI client.",
+    "keys": "Make and revoke keys of a server's callers.",
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
     "why": "Say what keeps a run from learning.",

@@ -38,6 +38,7 @@ DEFAULT_PORT = 8000
     "--upstream", metavar="URL", help="Pass calls on to this provider, and keep their text."
 )
 @click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")
+@click.option("--keys", metavar="FILE", help="A file of keys that `areal-sdk keys` changes.")
 @click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
 @click.option("--steps", type=int, help="With --learn: end after this many optimiser steps.")
 @click.option("--resume", metavar="RUN", help="Continue this run, and learn.")
@@ -100,6 +101,7 @@ _KEYS = {
     "processes": "serve.processes",
     "upstream": "serve.upstream",
     "users": "serve.users",
+    "keys": "serve.keys",
     "cors_origins": "serve.cors_origins",
     "steps": "run.steps",
 }

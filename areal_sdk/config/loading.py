@@ -99,7 +99,9 @@ def with_absolute_paths(
             }
         ),
         "sft": sft.model_copy(update={"demonstrations": _absolute(sft.demonstrations)}),
-        "serve": serve.model_copy(update={"users": _absolute(serve.users)}),
+        "serve": serve.model_copy(
+            update={"users": _absolute(serve.users), "keys": _absolute(serve.keys)}
+        ),
         "options": options,
     }
     return config.model_copy(update=changed)

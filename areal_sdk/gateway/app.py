@@ -22,6 +22,7 @@ from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
+from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.winding_down import ends_sessions
@@ -59,6 +60,7 @@ class Gateway:
         admin_key: str | None = None,
         max_request_s: float = 600.0,
         users: Sequence[User] = (),
+        keys: FollowedKeys | None = None,
         quota: Quota | None = None,
         external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
@@ -66,7 +68,8 @@ class Gateway:
         membership: Membership | None = None,
         routes: Sequence[Route] = (),
     ) -> None:
-        """`users` and `external` are for callers from outside; `quota` is the admin key's own.
+        """`users`, `keys` and `external` are for callers from outside; `quota` is the admin key's own, and that of users
+        who have none.
 
         `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
         them and with a notice. `membership` is given if several processes serve at one address. `routes` are those
@@ -81,9 +84,7 @@ class Gateway:
         self.model_name = model_name
         self._routes = routes
         self._membership = membership
-        self._shared = (
-            None if membership is None else SharedFiles(membership, num_accounts=len(users) + 1)
-        )
+        self._shared = None if membership is None else SharedFiles(membership)
         self.sessions = SessionStore(
             completer,
             sampling=sampling or SamplingPolicy(),
@@ -97,7 +98,10 @@ class Gateway:
             admin_key=self.admin_key,
             quota=quota,
             usage=self._shared.usage if self._shared is not None else None,
+            keys=keys,
         )
+        if membership is not None:
+            membership.shard.users = accounts.names
         self._peers = Peers(membership, accounts) if membership is not None else None
         self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)

@@ -20,6 +20,7 @@ from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
+from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.text_record import SessionTextRecord
@@ -47,6 +48,7 @@ class BackendGateway:
         model_name: str = "",
         admin_key: str | None = None,
         users: Sequence[User] = (),
+        keys: FollowedKeys | None = None,
         quota: Quota | None = None,
         external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
@@ -56,7 +58,7 @@ class BackendGateway:
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
         self.external = ExternalSessions(self.sessions, limits=external)
-        accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
+        accounts = Accounts(users, admin_key=self.admin_key, quota=quota, keys=keys)
         self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._control = ControlPlane(

@@ -36,7 +36,7 @@ from areal_sdk.loop.runs import (
     run_to_its_end,
     write_config,
 )
-from areal_sdk.loop.services.gateway import check_listens
+from areal_sdk.loop.services.gateway import check_serves
 from areal_sdk.loop.services.opening import open_launcher
 from areal_sdk.loop.serving import run_server, run_upstream, upstream_backend
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
@@ -179,7 +179,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     for line in without_nodes(config, "callers play, and a server has one gateway"):
         logger.warning("%s", line)
     run_dir = None
-    check_listens(config.gateway)
+    check_serves(config)
     plugins = load_plugins_of(config)
     server: Callable[..., Coroutine[Any, Any, None]]
     if config.serve.upstream is not None:  # the backend checks it before it is written anywhere

@@ -26,6 +26,7 @@ from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.loop.services.gateway import (
     callers_sampling,
+    follow_keys,
     live_limits,
     make_backend,
     make_gateway,
@@ -118,6 +119,7 @@ async def run_upstream(
         backend,
         admin_key=config.gateway.admin_key,
         users=read_users(config),
+        keys=follow_keys(config),
         quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,

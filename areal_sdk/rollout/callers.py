@@ -229,7 +229,7 @@ def to_episode(live: CallerSession, group: PendingGroup | None = None) -> Episod
     session = live.session
     return Episode(
         id=live.id,
-        task=Task(live.caller),
+        task=Task(live.caller, {"key": live.key} if live.key else {}),
         turns=tuple(session.turns),
         outcome=_outcome(session),
         group=live.group,

@@ -30,7 +30,8 @@ def test_a_user_has_the_servers_quotas_unless_given_others(tmp_path: Path) -> No
 BAD = {
     "nobody": ("", "no users"),
     "no table": ("alice = 1", r"\[alice\]"),
-    "no key": (f'[alice]\napi-key = "{KEY}"', r"\[alice\] api_key"),
+    "no key": (f'[alice]\napi-key = "{KEY}"', r"\[alice\] api-key"),
+    "no key at all": ("[alice]\nmax_running = 3", r"\[alice\] has no api_key"),
     "an unknown quota": (f'[alice]\napi_key = "{KEY}"\nper_minute = 1', "per_minute"),
     "no TOML": ("[alice", "not valid TOML"),
 }

@@ -64,6 +64,8 @@ class ServeSection(Quota):
     of serving a model."""
     users: Path | None = None
     """A TOML file of users, each with `[NAME] api_key = "..."`; default: all callers share one key."""
+    keys: Path | None = None
+    """A file of keys, which `areal-sdk keys` makes and revokes while the server runs."""
     idle_s: Seconds = 600.0
     """A session ends after this time without a request."""
     reward_wait_s: Seconds = 600.0

@@ -29,21 +29,22 @@ class Membership:
         """The socket at which that process takes connections that other processes hand over."""
         return self.directory / f"{number}.door"
 
-    def open_usage(self, *, num_accounts: int) -> UsageFile:
-        return UsageFile(self.directory / "usage", num_accounts=num_accounts, size=self.shard.size)
+    def open_usage(self) -> UsageFile:
+        return UsageFile(self.directory / "usage", size=self.shard.size)
 
 
 class SharedFiles:
     """The files of one process: open until `close`."""
 
-    def __init__(self, membership: Membership, *, num_accounts: int) -> None:
+    def __init__(self, membership: Membership) -> None:
         self._shard = membership.shard
         path = membership.directory / f"claims-{self._shard.number}"
         self.claims = Claims(path, secret=membership.secret)
-        self._usage = membership.open_usage(num_accounts=num_accounts)
+        self._usage = membership.open_usage()
 
-    def usage(self, account: int, quota: Quota) -> Usage:
-        return SharedUsage(self._usage, account, quota, shard=self._shard.number)
+    def usage(self, name: str, quota: Quota) -> Usage:
+        """The usage of the account of that name."""
+        return SharedUsage(self._usage, self._usage.account(name), quota, shard=self._shard.number)
 
     def close(self) -> None:
         self.claims.close()

@@ -133,6 +133,7 @@ class Peers:
         return None if reply is None else self._shard.of_reply(reply)
 
     async def _by_path(self, request: web.Request) -> int | None:
+        self._accounts.refresh()  # the owner of USER/NAME depends on whether USER is known
         return self._shard.of_session(request.match_info["id"])
 
     async def _by_body(self, request: web.Request) -> int | None:

@@ -24,10 +24,10 @@ class Shard:
     """
 
     def __init__(self, number: int = 0, size: int = 1, *, users: Collection[str] = ()) -> None:
-        """`users` are the names of all accounts."""
+        """`users` are the names of all accounts, also of those that come later."""
         self.number = number
         self.size = size
-        self._users = frozenset(users)
+        self.users = users
         self.mark = f"p{number}-" if size > 1 else ""
         """The text that marks every name that this process makes up; empty for a lone process."""
 
@@ -38,7 +38,7 @@ class Shard:
     def of_session(self, session_id: str) -> int:
         """The owner of a session by its id. Siblings of a group (`GROUP/0`, `GROUP/1`, ...) have one owner."""
         group, _, number = session_id.rpartition("/")
-        if group and group not in self._users and number.isdecimal():
+        if group and group not in self.users and number.isdecimal():
             session_id = group
         return crc32(session_id.encode(errors="surrogatepass")) % self.size
 
@@ -64,7 +64,7 @@ class Shard:
                 return session_id
 
     def is_name_of_user(self, name: str) -> bool:
-        return name in self._users
+        return name in self.users
 
     def _marked(self, pattern: re.Pattern[str], name: str) -> int | None:
         found = pattern.fullmatch(name)

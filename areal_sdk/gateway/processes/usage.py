@@ -5,14 +5,21 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 from areal_sdk.config import Quota
+from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.sessions.accounts import Usage
 
-_ALLOWANCES = 4
-"""Numbers of a row that all processes share: for requests and for tokens the amount left, and the time of that amount."""
+MOST_ACCOUNTS = 4096
+"""Maximum number of accounts that a server gets while it runs. Rows that nobody uses take no memory."""
+_MARK = 4
+"""Place in a row of the number that stands for its account's name; 0 in a row that is free."""
+_SHARED = 5
+"""Numbers of a row that all processes share: for requests and for tokens the amount left, and the time of that amount;
+then the mark."""
 _COUNTS = 2
 """Numbers of a row that each process has: its running requests and its open sessions."""
 _NUMBER = 8
@@ -25,14 +32,32 @@ class UsageFile:
     is the machine's monotonic clock, which all processes share.
     """
 
-    def __init__(self, path: Path, *, num_accounts: int, size: int) -> None:
+    def __init__(self, path: Path, *, size: int) -> None:
         """`size`: the number of processes."""
-        self._width = _ALLOWANCES + _COUNTS * size
+        self._width = _SHARED + _COUNTS * size
         # One descriptor for good: to close any descriptor of the file would drop all of its locks.
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self.descriptor, num_accounts * self._width * _NUMBER)
-        self._num_accounts = num_accounts
+        os.ftruncate(self.descriptor, MOST_ACCOUNTS * self._width * _NUMBER)
         self._numbers: memoryview[float] = memoryview(mmap.mmap(self.descriptor, 0)).cast("d")
+
+    def account(self, name: str) -> int:
+        """The number of an account, the same in all processes: the first free row from where its name points."""
+        digest = blake2b(name.encode(), digest_size=6).digest()
+        mark = float(int.from_bytes(digest) + 1)  # a float holds 53 bits exactly
+        for step in range(MOST_ACCOUNTS):
+            account = (int(mark) + step) % MOST_ACCOUNTS
+            at = account * self._width + _MARK
+            if self._numbers[at] not in (mark, 0.0):
+                continue
+            with RowLock(self.descriptor, account):
+                if not self._numbers[at]:
+                    self._numbers[at] = mark
+            if self._numbers[at] == mark:  # else another account was faster
+                return account
+        raise ConfigError(
+            f"a server with serve.processes has at most {MOST_ACCOUNTS} users, and {name!r} is one more: "
+            "restart it, which forgets those that are gone"
+        )
 
     def row(self, account: int) -> "memoryview[float]":
         """The numbers of one account."""
@@ -40,9 +65,12 @@ class UsageFile:
 
     def forget(self, shard: int) -> None:
         """Forget the counts of a process that is gone: none of its requests runs, and none of its sessions is open."""
-        for account in range(self._num_accounts):
+        for account in range(MOST_ACCOUNTS):
+            first = account * self._width
+            if not self._numbers[first + _MARK]:
+                continue
             with RowLock(self.descriptor, account):
-                at = account * self._width + _ALLOWANCES + _COUNTS * shard
+                at = first + _SHARED + _COUNTS * shard
                 for i in range(_COUNTS):
                     self._numbers[at + i] = 0.0
 
@@ -72,7 +100,7 @@ class SharedUsage(Usage):
         super().__init__(quota)
         self._file = file
         self._account = account
-        self._running = _ALLOWANCES + _COUNTS * shard
+        self._running = _SHARED + _COUNTS * shard
         self._open = self._running + 1
         self._lock = RowLock(file.descriptor, account)
         self._bounds_requests = (
@@ -103,7 +131,7 @@ class SharedUsage(Usage):
         """
         row = self._file.row(self._account)
         row[self._open] += count
-        if sum(row[_ALLOWANCES + 1 :: _COUNTS]) <= self.quota.max_sessions:
+        if sum(row[_SHARED + 1 :: _COUNTS]) <= self.quota.max_sessions:
             return
         row[self._open] -= count
         with self._held() as row:
@@ -123,8 +151,8 @@ class SharedUsage(Usage):
                 left, at = row[2 * i], row[2 * i + 1]
                 if at:  # else nobody has used it yet
                     allowance.state = left, at
-            self.num_running = int(sum(row[_ALLOWANCES::_COUNTS]))
-            self.num_open = int(sum(row[_ALLOWANCES + 1 :: _COUNTS]))
+            self.num_running = int(sum(row[_SHARED::_COUNTS]))
+            self.num_open = int(sum(row[_SHARED + 1 :: _COUNTS]))
             yield row
             for i, allowance in enumerate(allowances):
                 row[2 * i], row[2 * i + 1] = allowance.state

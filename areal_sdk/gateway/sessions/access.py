@@ -21,6 +21,8 @@ class Caller:
     session: Session | None = None
     account: Account | None = None
     name: str | None = None
+    key: str = ""
+    """Name of the account's key."""
 
 
 class Access:
@@ -48,8 +50,8 @@ class Access:
         if slug is not None:
             if (session := self._sessions.by_secret(slug)) is not None:
                 return Caller(session)
-            if (account := self._accounts.by_key(key)) is not None:
-                return Caller(account=account, name=slug)
+            if (caller := self._by_key(key, name=slug)) is not None:
+                return caller
             raise ApiError(
                 401,
                 "This URL names no session of this server: it was of a server before, or never opened. "
@@ -65,12 +67,21 @@ class Access:
             )
         if (session := self._sessions.by_secret(key)) is not None:
             return Caller(session)
-        if (account := self._accounts.by_key(key)) is not None:
-            return Caller(account=account)
+        if (caller := self._by_key(key)) is not None:
+            return caller
         key, _, name = key.rpartition("/")
-        if (account := self._accounts.by_key(key)) is not None:
-            return Caller(account=account, name=name)
-        raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+        if (caller := self._by_key(key, name=name)) is not None:
+            return caller
+        raise ApiError(
+            401,
+            "Incorrect API key provided: it was never made, or it was revoked. Ask the operator of this server for "
+            "a key.",
+            code="invalid_api_key",
+        )
+
+    def _by_key(self, key: str, *, name: str | None = None) -> Caller | None:
+        holder = self._accounts.find(key)
+        return None if holder is None else Caller(None, holder.account, name, holder.key)
 
     def is_admin(self, request: web.Request) -> bool:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
@@ -91,7 +102,7 @@ class Access:
         account, session = caller.account, caller.session
         external = None if session is None else self._external.get(session.id)
         if external is None and account is not None and caller.name is not None:
-            external = self._external.named(account, caller.name)
+            external = self._external.named(account, caller.name, key=caller.key)
         if external is not None:
             with self._external.request(external) as session:
                 yield session
@@ -99,7 +110,7 @@ class Access:
             yield session  # one of the run that this gateway serves
         else:
             assert account is not None, "a caller is a session or an account"
-            with self._external.alone(account) as session:
+            with self._external.alone(account, key=caller.key) as session:
                 yield session
 
     @contextmanager

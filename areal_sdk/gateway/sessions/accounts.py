@@ -1,5 +1,6 @@
 """The callers of a server, and the share of it that each of them may use."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -9,9 +10,12 @@ from dataclasses import dataclass, field
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.key_log import FollowedKeys, KeyLine, digest_of
 from areal_sdk.gateway.sessions.keyring import Keyring
 
 ADMIN = "admin"
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHORTEST_KEY = 16
@@ -147,8 +151,18 @@ class User:
     """A user as the configuration names it: a name, a key and a quota."""
 
     name: str
-    api_key: str = field(repr=False)
+    api_key: str = field(default="", repr=False)
+    """Empty for a user whose keys are made while the server runs."""
     quota: Quota = field(default_factory=Quota)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """An account, by one of its keys."""
+
+    account: Account
+    key: str = ""
+    """Name of the key; empty for the only key of an account."""
 
 
 class Accounts:
@@ -160,44 +174,85 @@ class Accounts:
         *,
         admin_key: str,
         quota: Quota | None = None,
-        usage: Callable[[int, Quota], Usage] | None = None,
+        usage: Callable[[str, Quota], Usage] | None = None,
+        keys: FollowedKeys | None = None,
     ) -> None:
-        """`usage` makes the usage of an account from its number and its quota; the admin is number 0."""
+        """`usage` makes the usage of an account from its name and its quota. `keys` are those that are made and revoked
+        while the server runs; a user without a quota of its own has `quota`."""
         _check_key("the admin key", admin_key)
-        quota = quota or Quota()
+        self._quota = quota or Quota()
         self._make_usage = usage or _own_usage
-        self.admin = Account(ADMIN, quota, usage=self._make_usage(0, quota))
-        self._by_key: Keyring[Account] = Keyring()
-        self._by_name = {ADMIN: self.admin}
-        self._by_key.add(admin_key, self.admin)
+        self._by_key: Keyring[KeyHolder] = Keyring()
+        self._by_name: dict[str, Account] = {}
+        self._made: dict[str, str] = {}
+        """Digests of the keys in `keys` that are valid, by their names."""
+        self._keys = keys
+        self.admin = self._open(ADMIN, self._quota)
+        self._by_key.add(digest_of(admin_key), KeyHolder(self.admin))
         for user in users:
             self._add(user)
+        for line in keys.new_lines() if keys is not None else ():
+            self._apply(line)
+
+    def find(self, key: str) -> KeyHolder | None:
+        """The account of a key, as the file of keys is now: a key that was revoked has none."""
+        self.refresh()
+        return self._by_key.find(digest_of(key))
 
     def by_key(self, key: str) -> Account | None:
-        return self._by_key.find(key)
+        holder = self.find(key)
+        return None if holder is None else holder.account
 
     def by_name(self, name: str) -> Account | None:
+        self.refresh()
         return self._by_name.get(name)
 
     @property
     def names(self) -> Collection[str]:
+        """The names of all accounts, also of those to come."""
         return self._by_name.keys()
+
+    def refresh(self) -> None:
+        """Take over what the file of keys got since the last call, and say so."""
+        if self._keys is None:
+            return
+        for line in self._keys.new_lines():
+            self._apply(line)
+            done = "made" if line.is_made else "revoked"
+            logger.warning("key %s was %s by %s at %s", line.name, done, line.by, line.at)
+        if problem := self._keys.problem():
+            logger.error("%s", problem)
+
+    def _apply(self, line: KeyLine) -> None:
+        if not line.is_made:
+            if (digest := self._made.pop(line.name, None)) is not None:
+                self._by_key.remove(digest)
+            return
+        account = self._by_name.get(line.user) or self._open(line.user, self._quota)
+        self._made[line.name] = line.sha256
+        self._by_key.add(line.sha256, KeyHolder(account, line.key))
 
     def _add(self, user: User) -> None:
         if not _NAME.fullmatch(user.name):
             raise ConfigError(f"user {user.name!r}: use up to 64 letters, digits, '.', '_' and '-'")
         if user.name in self._by_name:
             raise ConfigError(f"user {user.name!r}: that name is taken")
+        account = self._open(user.name, user.quota)
+        if not user.api_key and self._keys is not None:
+            return
         _check_key(f"user {user.name!r}: an api_key", user.api_key)
-        if self._by_key.find(user.api_key) is not None:
+        digest = digest_of(user.api_key)
+        if self._by_key.find(digest) is not None:
             raise ConfigError(f"user {user.name!r}: another user has the same api_key")
-        usage = self._make_usage(len(self._by_name), user.quota)
-        account = Account(user.name, user.quota, usage=usage)
-        self._by_name[user.name] = account
-        self._by_key.add(user.api_key, account)
+        self._by_key.add(digest, KeyHolder(account))
+
+    def _open(self, name: str, quota: Quota) -> Account:
+        account = Account(name, quota, usage=self._make_usage(name, quota))
+        self._by_name[name] = account
+        return account
 
 
-def _own_usage(number: int, quota: Quota) -> Usage:
+def _own_usage(name: str, quota: Quota) -> Usage:
     return Usage(quota)
 
 

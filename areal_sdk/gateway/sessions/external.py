@@ -62,6 +62,8 @@ class ExternalSession:
 
     session: Session
     account: Account
+    key: str = ""
+    """Name of the account's key that opened it; empty for the only key of an account."""
     group: str = ""
     """Id that siblings share; empty for a session that was opened alone."""
     group_size: int = 1
@@ -194,6 +196,7 @@ class ExternalSessions:
         account: Account,
         session_id: str,
         *,
+        key: str = "",
         group: str = "",
         group_size: int = 1,
         sibling: int = 0,
@@ -215,7 +218,7 @@ class ExternalSessions:
             self._sessions.claim(session)
         now = _now()
         external = ExternalSession(
-            session, account, group, group_size, sibling, is_named, began_at=now, used_at=now
+            session, account, key, group, group_size, sibling, is_named, began_at=now, used_at=now
         )
         self._by_id[external.id] = external
         for secret in (session.key, session.slug):
@@ -226,7 +229,7 @@ class ExternalSessions:
             self._observer.opened(external)
         return external
 
-    def named(self, account: Account, name: str) -> ExternalSession:
+    def named(self, account: Account, name: str, *, key: str = "") -> ExternalSession:
         """The session that `account` calls `name`, opened on its first use. A name serves once."""
         if not _NAME.fullmatch(name):
             raise bad_request(
@@ -241,7 +244,7 @@ class ExternalSessions:
         self._sessions.refuse_lost(session_id)
         if external is not None or self._sessions.get(session_id) is not None:
             raise ApiError(409, f"Session {session_id!r} is another's.", code="session_exists")
-        return self.open(account, session_id, is_named=True)
+        return self.open(account, session_id, key=key, is_named=True)
 
     @contextmanager
     def request(self, external: ExternalSession) -> Iterator[Session]:
@@ -250,12 +253,11 @@ class ExternalSessions:
             yield external.session
 
     @contextmanager
-    def alone(self, account: Account) -> Iterator[Session]:
+    def alone(self, account: Account, *, key: str = "") -> Iterator[Session]:
         """A session for one request: an episode of one turn, rewarded by its reply's id."""
         with account.request():  # before it opens: what is refused is no episode
-            external = self.open(
-                account, self._sessions.shard.new_session_id(f"{account.name}-"), is_alone=True
-            )
+            session_id = self._sessions.shard.new_session_id(f"{account.name}-")
+            external = self.open(account, session_id, key=key, is_alone=True)
             try:
                 with self._running(external):
                     yield external.session

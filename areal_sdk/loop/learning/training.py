@@ -54,7 +54,7 @@ from areal_sdk.loop.plan.tasks import (
 )
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.runs import Start
-from areal_sdk.loop.services.gateway import check_listens, read_users
+from areal_sdk.loop.services.gateway import check_serves
 from areal_sdk.loop.services.opening import Services, open_services
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
@@ -156,8 +156,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
     for name in ("agent", "env", "command", "tasks", "eval_tasks", "mixture"):
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from callers: leave {name} out")
-    read_users(config)
-    check_listens(config.gateway)
+    check_serves(config)
     algorithm = check_names(config, plugins)
     model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
     return RunPlan(config, plugins, Program("serve", _no_agent), model, algorithm)

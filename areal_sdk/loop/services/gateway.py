@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.config import Config, GatewaySection, Quota, RolloutSection, read_toml
+from areal_sdk.config import Config, Quota, RolloutSection, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -13,6 +13,7 @@ from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.server import check_can_listen
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
+from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.plugins import Plugins
 from areal_sdk.routes import Backend, BackendSettings, Route
@@ -38,6 +39,7 @@ def make_gateway(
         admin_key=config.gateway.admin_key,
         max_request_s=config.rollout.request_timeout_s,
         users=read_users(config) if users is None else users,
+        keys=follow_keys(config),
         quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,
@@ -93,8 +95,11 @@ def live_limits(config: Config) -> ExternalLimits:
     return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
 
 
-def check_listens(gateway: GatewaySection) -> None:
-    """Raise ConfigError if a server cannot listen at the address of `[gateway]`."""
+def check_serves(config: Config) -> None:
+    """Raise ConfigError if a server cannot listen at the address of `[gateway]`, or knows no callers."""
+    gateway = config.gateway
+    read_users(config)
+    follow_keys(config)
     check_can_listen(gateway.host, gateway.port, has_given_key=gateway.admin_key is not None)
 
 
@@ -104,7 +109,12 @@ QUOTAS = set(Quota.model_fields)
 class UserSection(Quota):
     """One user of a users file. Missing quotas are those of the server."""
 
-    api_key: Annotated[str, Field(repr=False)]
+    api_key: Annotated[str, Field(repr=False)] = ""
+
+
+def follow_keys(config: Config) -> FollowedKeys | None:
+    """The keys that are made and revoked while the server runs."""
+    return None if config.serve.keys is None else FollowedKeys(config.serve.keys)
 
 
 def read_users(config: Config) -> list[User]:
@@ -120,6 +130,8 @@ def read_users(config: Config) -> list[User]:
             raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
         given = user.model_dump(include=QUOTAS, exclude_unset=True)
         quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
+        if not user.api_key and config.serve.keys is None:
+            raise ConfigError(f"{path}: [{name}] has no api_key: give it one, or set serve.keys")
         users.append(User(name, user.api_key, quota))
     if not users:
         raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')

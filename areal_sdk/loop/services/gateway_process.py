@@ -17,7 +17,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.server import check_host, reserve_port, url_of
-from areal_sdk.gateway.sessions.accounts import ADMIN, User
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.loop.plan.models import FoundModel, load_renderer
 from areal_sdk.loop.plan.parts import load_plugins_of
@@ -59,13 +59,7 @@ async def open_gateways(
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-"))
         port = stack.enter_context(reserve_port(gateway.host, gateway.port)).getsockname()[1]
-        usage = stack.enter_context(
-            closing(
-                _membership(0, size, users, directory, secret).open_usage(
-                    num_accounts=len(users) + 1
-                )
-            )
-        )
+        usage = stack.enter_context(closing(_membership(0, size, directory, secret).open_usage()))
         pool: GatewayPool
 
         async def tell(state: Mapping[str, Any]) -> None:
@@ -132,7 +126,6 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
             membership=_membership(
                 args["shard"],
                 args["size"],
-                users,
                 args["directory"],
                 bytes.fromhex(args["secret"]),
             ),
@@ -150,11 +143,8 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
         await server.run(gateway)
 
 
-def _membership(
-    shard: int, size: int, users: Sequence[User], directory: str, secret: bytes
-) -> Membership:
-    names = [ADMIN, *(user.name for user in users)]
-    return Membership(Shard(shard, size, users=names), Path(directory), secret)
+def _membership(shard: int, size: int, directory: str, secret: bytes) -> Membership:
+    return Membership(Shard(shard, size), Path(directory), secret)
 
 
 def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:

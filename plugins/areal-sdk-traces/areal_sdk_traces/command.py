@@ -108,8 +108,8 @@ def import_traces(source: str, format: str, **options: Any) -> None:
 def run_traces(run: Path, where: str, **options: Any) -> None:
     """Read the episodes of a run, such as `serve --record`. The word `run` may be left out.
 
-    The user of a caller's session is the user of its key. The tags are the metadata of the calls that
-    `serve --upstream` passed on, as KEY=VALUE.
+    The user of a caller's session is the user of its key. The tags are key=NAME, the key that opened the session
+    (`serve --keys`), and the metadata of the calls that `serve --upstream` passed on, as KEY=VALUE.
     """
     from areal_sdk_traces.book import Book
     from areal_sdk_traces.recorded import read_run

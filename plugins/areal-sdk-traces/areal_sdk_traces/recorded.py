@@ -42,7 +42,8 @@ def episode_conversations(
     """One conversation a branch of the episode. An answer that was cut off is context."""
     graph = Graph(book)
     lost = book.losing(place)
-    tags: list[str] = []
+    is_live = summary is not None and summary.split == "live"
+    tags = [*words(episode.task.data)] if is_live else []
     for index, turn in enumerate(episode.turns):
         *prompt, answer = (_in_text(message, lost) for message in path_to(episode, index))
         if turn.finish_reason is not FinishReason.STOP:
@@ -51,7 +52,7 @@ def episode_conversations(
         request = mapping(turn.details.get("request") or {}, "the request")
         tags += words(request.get("metadata"))
         tools = turn.details.get("tools") or ()
-        model = str(request.get("model") or "")
+        model = turn.policy or str(request.get("model") or "")
         is_learnt = WEIGHT not in answer
         graph.add(
             prompt if is_learnt else [*prompt, answer],
@@ -66,7 +67,6 @@ def episode_conversations(
         return
     reward = finite(episode.outcome.reward)
     scores = {} if reward is None else {"reward": reward}
-    is_live = summary is not None and summary.split == "live"
     yield from graph.conversations(
         Origin(
             "areal-sdk",

@@ -252,7 +252,9 @@ def test_a_run_gives_conversations_by_user_and_reward(tmp_path: Path) -> None:
 
     def episode(name: str, user: str, reward: float, text: str) -> Episode:
         said = make_episode([{"role": "user", "content": "Hi"}, assistant(text)])
-        return replace(said, id=name, task=Task(user), outcome=Outcome.scored(reward))
+        return replace(
+            said, id=name, task=Task(user, {"key": "ci"}), outcome=Outcome.scored(reward)
+        )
 
     recorded = RecordedRun(tmp_path / "run")
     recorded.measure(episode("a", "ann", 1.0, "Hello."), split="live")
@@ -264,6 +266,7 @@ def test_a_run_gives_conversations_by_user_and_reward(tmp_path: Path) -> None:
     (row,) = map(json.loads, ended.stdout.splitlines())
     assert row["id"] == "a"
     assert row["user"] == "ann"
+    assert row["tags"] == ["key=ci"]
     assert row["score"] == 1.0
     assert "filtered: 2" in ended.stderr
     (pair,) = map(json.loads, run(path, "--as", "dpo", "--user", "ann").stdout.splitlines())

@@ -45,8 +45,8 @@ def test_one_process_marks_nothing_and_owns_all() -> None:
 
 def accounts(path: Path, quota: Quota) -> tuple[UsageFile, list[Account]]:
     """One account as two processes see it."""
-    file = UsageFile(path, num_accounts=2, size=2)
-    usages = [SharedUsage(file, 1, quota, shard=shard) for shard in range(2)]
+    file = UsageFile(path, size=2)
+    usages = [SharedUsage(file, file.account("alice"), quota, shard=shard) for shard in range(2)]
     return file, [Account("alice", quota, usage=usage) for usage in usages]
 
 
