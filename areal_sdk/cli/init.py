@@ -109,7 +109,7 @@ def _distribution(name: str, kind: str) -> None:
         f'pip install -e "{name}[test]"',
         f"pytest {name}",
         f"areal-sdk plugins check {name}",
-        f"areal-sdk train --env {module} --tasks {module} --eval-tasks {module}",
+        f"areal-sdk train --env {module} --tasks {module}",
     )
 
 

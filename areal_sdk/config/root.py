@@ -42,7 +42,8 @@ class Config(Section):
     """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved or reads, the id of a dataset on the
     hub (`openai/gsm8k:main`), or a plugin's dataset, whose options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
     eval_tasks: Annotated[str | None, NO_EVALUATION] = None
-    """The same for the held-out splits. With `tasks` and without `eval_tasks` nothing is measured."""
+    """The same for the held-out splits. A plugin's dataset in `tasks` has its own. With a file in `tasks`, nothing is
+    measured without `eval_tasks`."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Fields of a file of tasks under other names: `question = "problem"` reads `task.data["question"]` from
     the column `problem`; `id` names the column of ids."""

@@ -89,14 +89,7 @@ def test_a_new_environment_is_built_found_in_its_wheel_checked_and_trained(
         tmp_path, "-m", "areal_sdk", "plugins", "check", "areal-sdk-maze", path=site
     )
     assert "ok: environment 'areal_sdk_maze'" in checked
-    world = (
-        "--env",
-        "areal_sdk_maze",
-        "--tasks",
-        "areal_sdk_maze",
-        "--eval-tasks",
-        "areal_sdk_maze",
-    )
+    world = ("--env", "areal_sdk_maze", "--tasks", "areal_sdk_maze")
     options = ("--model", "tiny", "--steps", "2", "--set", "run.name=run", "--set", "eval.tasks=4")
     trained = run_python(tmp_path, "-m", "areal_sdk", "train", *world, *options, path=site)
     assert "ended: steps" in trained

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import pytest
 import areal_sdk
 from areal_sdk.cli.records.report import print_reports
 from areal_sdk.config import parse_config
-from areal_sdk.loop.learning.training import make_plan
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.learning.training import RunPlan, make_plan
 from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
@@ -168,6 +169,71 @@ def test_tasks_that_only_their_ids_tell_apart_are_compared_by_id(data: dict[str,
     assert planned(train, held_out) == ()
     (warning,) = planned(train, [*held_out, train[3]])
     assert warning.startswith("eval: 1 of 9 held-out tasks are training tasks too")
+
+
+DATASETS = """
+from areal_sdk import Task, hookimpl
+
+def sums(split, *, held_out: int = 3):
+    number = {"train": 8, "eval": held_out}.get(split, 0)
+    return [Task(f"{split}-{n}", {"question": f"{split} {n} + 1?"}) for n in range(number)]
+
+@hookimpl
+def register_datasets(register):
+    register("sums", sums)
+"""
+
+
+@pytest.fixture
+def plan_of_sums(tmp_path: Path) -> Callable[..., RunPlan]:
+    (tmp_path / "plugin.py").write_text(DATASETS)
+
+    def plan(given: dict[str, list[Task]] | None = None, **settings: Any) -> RunPlan:
+        files = [str(tmp_path / "plugin.py")]
+        settings = {"model": "tiny", "tasks": "sums", "plugins": files, **settings}
+        config, plugins = parse_config(settings), load_plugins(files=map(Path, files))
+        program = load_program(config, plugins=plugins, agent=agent).with_tasks(given or {})
+        return make_plan(config, plugins=plugins, program=program)
+
+    return plan
+
+
+def test_a_run_on_a_dataset_measures_the_tasks_that_it_holds_out(
+    plan_of_sums: Callable[..., RunPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of_sums(eval={"every": 5})
+    assert [task.id for task in plan.eval_tasks["eval"].tasks] == ["eval-0", "eval-1", "eval-2"]
+    assert caplog.text == ""
+    assert plan_of_sums(eval={"before": False, "after": False}).eval_tasks == {}
+
+
+def test_a_dataset_that_holds_nothing_out_is_told(
+    plan_of_sums: Callable[..., RunPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    none = {"tasks.sums": {"held_out": 0}}
+    assert plan_of_sums(options=none).eval_tasks == {}
+    assert (
+        "dataset 'sums' (eval): no tasks, so nothing is measured on them (--eval-tasks"
+        in caplog.text
+    )
+    with pytest.raises(ConfigError, match=r"eval.every = 5, but no held-out tasks were given"):
+        plan_of_sums(options=none, eval={"every": 5})
+    with pytest.raises(ConfigError, match=r"dataset 'sums' \(eval\): no tasks"):
+        plan_of_sums(eval_tasks="sums", options=none)
+
+
+def test_only_the_splits_that_a_dataset_has_are_measured(
+    plan_of_sums: Callable[..., RunPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [*plan_of_sums(eval={"splits": ["eval", "hard"]}).eval_tasks] == ["eval"]
+    assert "dataset 'sums' (hard): no tasks" in caplog.text
+
+
+def test_tasks_from_python_stand_in_for_those_of_a_dataset(
+    plan_of_sums: Callable[..., RunPlan],
+) -> None:
+    plan = plan_of_sums({"eval": TASKS[:2]}, eval={"splits": ["eval"]})
+    assert plan.eval_tasks["eval"].tasks == tuple(TASKS[:2])
 
 
 def trained(tmp_path: Path, tasks: Path) -> RunDir:

@@ -51,6 +51,7 @@ from areal_sdk.loop.plan.tasks import (
     load_held_out,
     load_tasks,
     mixture_has_held_out,
+    own_held_out,
 )
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.runs import Start
@@ -174,25 +175,28 @@ def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
 
 
 def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
-    """Held-out tasks by split; none if only training tasks were given."""
+    """Held-out tasks by split; none if only training tasks were given, and their source has no others."""
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}
-    if config.eval_tasks is None:
+    own = own_held_out(config.tasks) if config.eval_tasks is None else None
+    if config.eval_tasks is None and own is None:
         has_given = any(split in program.given for split in config.eval.splits)
         has_own = config.tasks is None and program.has_held_out
         if not (has_given or (mixture_has_held_out(config) if config.mixture else has_own)):
             return {}
-    return {
-        split: load_held_out(
+    found = {}
+    for split in config.eval.splits:
+        of_dataset = None if split in program.given else own
+        found[split] = load_held_out(
             config,
             split,
-            source=config.eval_tasks,
+            source=config.eval_tasks or of_dataset,
             program=program,
             plugins=plugins,
             say=logger.warning,
+            may_lack=of_dataset is not None,
         )
-        for split in config.eval.splits
-    }
+    return {split: given for split, given in found.items() if given.tasks}
 
 
 async def run_training(plan: RunPlan, start: Start) -> RunSummary:

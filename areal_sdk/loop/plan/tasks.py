@@ -84,10 +84,12 @@ def load_held_out(
     program: Program,
     plugins: Plugins,
     say: Callable[[str], None],
+    may_lack: bool = False,
 ) -> HeldOut:
     """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. Says so if this limit is the
     default. Files often hold one source after the other, so the first tasks are no sample of the rest. If a generator
-    does not end, the tasks are drawn from its first ones, which is said too."""
+    does not end, the tasks are drawn from its first ones, which is said too. A source without tasks is an error, or
+    is said if it `may_lack` them."""
     _check_given_once(program, split, source)
     if source is None and config.mixture and split not in program.given:
         given = _held_out_mixture(config, split, program=program, plugins=plugins)
@@ -95,8 +97,11 @@ def load_held_out(
         given = _find(config, source, split, program=program, plugins=plugins)
     most, seed = config.eval.tasks, config.run.seed
     limit = max(BLOCK, most)
-    tasks = _distinct(islice(given.begin(), None if given.is_finite else limit + 1), given.what)
-    if not given.is_finite and len(tasks) > limit:
+    asked = islice(given.begin(), None if given.is_finite else limit + 1)
+    tasks = _distinct(asked, given.what, may_lack=may_lack)
+    if not tasks:
+        say(f"{given.what}: no tasks, so nothing is measured on them (--eval-tasks names others)")
+    elif not given.is_finite and len(tasks) > limit:
         tasks = tasks[:limit]
         drawn = f"{most} of the first {limit} tasks are measured, drawn by run.seed = {seed}"
         say(f"{split}: {drawn}; {given.what} goes on after them (eval.tasks)")
@@ -294,17 +299,22 @@ def _of_part(
     )
 
 
+def own_held_out(tasks: str | None) -> str | None:
+    """The source of the held-out tasks that belong to a source of tasks: a plugin's dataset has its own, a file none."""
+    return None if tasks is None or _is_file(tasks) else tasks
+
+
 def _held_out_of(part: MixtureSection) -> str | None:
-    """The source of the part's held-out tasks; a plugin's dataset has its own, a file has none."""
-    return part.eval_tasks or (None if _is_file(part.tasks) else part.tasks)
+    """The source of the part's held-out tasks."""
+    return part.eval_tasks or own_held_out(part.tasks)
 
 
 def mixture_has_held_out(config: Config) -> bool:
     return any(_held_out_of(part) is not None for part in config.mixture)
 
 
-def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:
-    """The tasks. ConfigError if two have the same id."""
+def _distinct(tasks: Iterable[Task], what: str, *, may_lack: bool = False) -> list[Task]:
+    """The tasks. ConfigError if two have the same id, or if there are none, unless they `may_lack`."""
     by_id: dict[str, Task] = {}
     for task in tasks:
         if by_id.setdefault(task.id, task) is not task:
@@ -312,6 +322,6 @@ def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:
                 f"{what}: two tasks have the id {task.id!r}; ids key groups and resumes: "
                 "give each task an id of its own"
             )
-    if not by_id:
+    if not by_id and not may_lack:
         raise ConfigError(f"{what}: no tasks")
     return list(by_id.values())

@@ -48,7 +48,10 @@ def _task(identity: str, where: str, row: Mapping[str, Any]) -> Task:
 
 def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not path.is_file():
-        raise ConfigError(f"[tasks.gsm8k] source: there is no {path}")
+        raise ConfigError(
+            f"[tasks.gsm8k] source: there is no {path}: add it, or ask for no evaluation if it has the held-out "
+            "problems (--set eval.before=false --set eval.after=false)"
+        )
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             where = f"{path}, line {number}"
