@@ -39,7 +39,7 @@ from tables import table, write_section
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.testing import ScriptedEngine
 
 KEY = "sk-admin-of-the-abuse-benchmark"

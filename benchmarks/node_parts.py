@@ -9,7 +9,7 @@ from areal_sdk.agent import EpisodeContext
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.process import JSON, Channel
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.server import NodeServer
 from areal_sdk.testing import Reply, ScriptedEngine

@@ -28,7 +28,7 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.family import used_by
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode

@@ -54,7 +54,7 @@ _MODULES = {
     "sft": "finetune.commands",
     "dpo": "finetune.commands",
     "reward-model": "finetune.commands",
-    "distill": "finetune.distill",
+    "distill": "finetune.commands",
 }
 """Modules below `areal_sdk.cli`, for commands that have another name than their module."""
 

@@ -35,7 +35,7 @@ from areal_sdk.loop.services.gateway import (
 )
 from areal_sdk.loop.services.gateway_process import open_gateways
 from areal_sdk.plugins import Plugins
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.rollout.callers import CallerSession, to_episode
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.gateways.sessions import GatewaySession

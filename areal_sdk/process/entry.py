@@ -17,7 +17,7 @@ from typing import Any
 
 from areal_sdk.process.channel import Channel, ChannelClosedError
 from areal_sdk.process.frames import JSON, Frame, FrameDecoder
-from areal_sdk.process.garbage import no_collections
+from areal_sdk.process.memory import no_collections
 
 Entry = Callable[[Channel, Mapping[str, JSON]], None]
 

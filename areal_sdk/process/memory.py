@@ -1,8 +1,12 @@
-"""The memory of processes: what a family uses, what this machine has, and errors of too little. Known on Linux only."""
+"""The memory of processes: what a family uses, what this machine has (on Linux only), and errors of too little; shorter
+pauses of Python's garbage collector."""
 
 import contextlib
+import gc
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from areal_sdk.process.family import members
@@ -62,3 +66,32 @@ def _own_kb(pid: int) -> int:
     except OSError:
         return 0  # it has ended
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect nothing inside this block, and never examine the objects that are made there.
+
+    For imports: those of torch make a million objects that stay, and looking for garbage among them
+    takes a tenth of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def short_collections() -> Iterator[None]:
+    """Let collections inside this block look only at objects that are younger than the block.
+
+    Python collects in the event loop's thread. A look at all modules, tokenizers and connections of a
+    process takes a tenth of a second, and every request waits for it.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -19,22 +19,23 @@ from areal_sdk.algorithms.objectives.penalties import (
     ReferenceKL,
     kl_estimate,
 )
-from areal_sdk.algorithms.objectives.proximal import Proximal, interpolate
-from areal_sdk.algorithms.objectives.ratio import (
-    Ratio,
-    SequenceRatio,
-    SequenceTokenRatio,
-    TokenRatio,
-)
 from areal_sdk.algorithms.objectives.regions import (
     Clip,
     Gain,
+    Proximal,
     SoftGate,
     TruncatedRatio,
     TrustRegion,
     Unbounded,
+    interpolate,
 )
-from areal_sdk.algorithms.objectives.surrogate import Surrogate
+from areal_sdk.algorithms.objectives.surrogate import (
+    Ratio,
+    SequenceRatio,
+    SequenceTokenRatio,
+    Surrogate,
+    TokenRatio,
+)
 from areal_sdk.algorithms.objectives.terms import (
     Loss,
     Objective,

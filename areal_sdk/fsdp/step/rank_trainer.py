@@ -47,7 +47,7 @@ from areal_sdk.fsdp.step.optimizer import (
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather, sampled_examples
 from areal_sdk.fsdp.step.probe import Movement, Probe
 from areal_sdk.fsdp.step.recording import StepRecord
-from areal_sdk.fsdp.step.scoring import score, sequence_sums
+from areal_sdk.fsdp.step.scoring import score, sequence_scores
 from areal_sdk.fsdp.step.trust_region import UpdateLimit, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry.token_log import StepTokens
@@ -197,18 +197,8 @@ class RankTrainer:
 
     def score(self, rows: Sequence[Demonstration]) -> list[float]:
         """The summed logprobs of the trained tokens of each row, or its reward, under the current weights."""
-        made = [self._example(row) for row in rows]
-        places = [index for index, example in enumerate(made) if example is not None]
-        examples = [example for example in made if example is not None]
-        scores = [0.0] * len(rows)
-        if not examples:
-            return scores
-        batches = self._planner.minibatch(examples, divisor=1.0, version=0).batches
-        values = [self._logprobs(batch) for batch in batches]
-        sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks.rows)
-        for place, total in zip(places, sums, strict=True):
-            scores[place] = total
-        return scores
+        examples = [self._example(row) for row in rows]
+        return sequence_scores(self._planner, examples, self._logprobs)
 
     def _example(self, row: Demonstration) -> Example | None:
         if self.spec.learns_rewards:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from areal_sdk.algorithms.advantages.estimator import PerToken
 from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.examples import Example
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.trajectory import TrajectoryGroup
@@ -39,7 +40,22 @@ def score(
     return rows
 
 
-def sequence_sums(
+def sequence_scores(
+    planner: Planner,
+    examples: Sequence[Example | None],
+    score_of: Callable[[Batch], Tensor],
+) -> list[float]:
+    """The sum of each sequence's scores by `score_of`; 0 for a sequence that trains nothing. A collective."""
+    present = [example for example in examples if example is not None]
+    if not present:
+        return [0.0] * len(examples)
+    batches = planner.minibatch(present, divisor=1.0, version=0).batches
+    values = [score_of(batch) for batch in batches]
+    sums = iter(_sequence_sums(batches, values, count=len(present), ranks=planner.ranks))
+    return [0.0 if example is None else next(sums) for example in examples]
+
+
+def _sequence_sums(
     batches: Sequence[Batch], values: Sequence[Tensor], *, count: int, ranks: Ranks
 ) -> list[float]:
     """The sum of the values of each sequence's terms, for `count` sequences, in float64. A

@@ -31,7 +31,7 @@ from areal_sdk.loop.services.node import engine_client
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
 from areal_sdk.process.frames import Buffer
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
 from areal_sdk.rollout.gateways.server import GatewayServer, SharedEngine

@@ -19,7 +19,7 @@ from areal_sdk.loop.services.gateway import routes_of
 from areal_sdk.loop.services.players import open_players
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.process import JSON, Channel, ProcessSpec
-from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.memory import short_collections
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable

@@ -31,8 +31,7 @@ from areal_sdk.loop.services.elastic import (
 from areal_sdk.loop.services.playing import Blueprint, PlayingSide, choose_playing
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import used_by
-from areal_sdk.process.garbage import short_collections
-from areal_sdk.process.memory import free_mb
+from areal_sdk.process.memory import free_mb, short_collections
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer

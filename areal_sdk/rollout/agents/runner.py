@@ -20,8 +20,14 @@ from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.process.threads import in_thread
-from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, agent_title, as_play, guard
-from areal_sdk.rollout.agents.advice import with_advice
+from areal_sdk.rollout.agents.adapters import (
+    PlayResult,
+    agent_name,
+    agent_title,
+    as_play,
+    guard,
+    with_advice,
+)
 from areal_sdk.rollout.agents.command import CommandAgent, silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
