@@ -21,6 +21,7 @@ from areal_sdk.process import (
     Reservation,
     spawn,
 )
+from areal_sdk.process.environments import make_environment
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
@@ -55,6 +56,7 @@ __all__ = [
     "Service",
     "Starter",
     "first_exit",
+    "make_environment",
     "rank_environment",
     "spawn",
     "split_address",

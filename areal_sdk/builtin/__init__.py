@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from areal_sdk.launcher import OpenLauncher
     from areal_sdk.tool_calls import ToolFormat
 
-ADDRESS_ENGINE = "sglang"
-"""The engine of servers that are named by address alone (`engine.name = "http://..."`)."""
-
 _REWARDS = ("exact_match", "contains_answer", "numeric_match")
 
 ALGORITHMS = {
@@ -76,7 +73,7 @@ def register_tool_formats(register: "Register[ToolFormat]") -> None:
 @hookimpl
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
-    register(ADDRESS_ENGINE, "areal_sdk.backends.sglang:SGLangEngine")
+    register("sglang", "areal_sdk.backends.sglang:SGLangEngine")
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from areal_sdk.loop.evaluation.standalone import takes_tokens
 from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.models import with_model_of_run
-from areal_sdk.loop.plan.parts import engine_name, load_plugins_of, make_observers
+from areal_sdk.loop.plan.parts import load_plugins_of, make_observers
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
 from areal_sdk.loop.runs import (
@@ -65,7 +65,7 @@ def resume_finetuning(
 
 
 def _plan(config: Config) -> FinetunePlan:
-    for line in idle_settings(config, engine=engine_name(config.engine)):
+    for line in idle_settings(config, engine=config.engine.kind):
         logger.warning("%s", line)
     plugins = load_plugins_of(config)
     make_observers(config, plugins)

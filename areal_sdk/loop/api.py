@@ -27,7 +27,7 @@ from areal_sdk.loop.mirrored import check_package, open_run
 from areal_sdk.loop.plan.devices import device_plan
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
-from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
+from areal_sdk.loop.plan.parts import load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
     Training,
@@ -202,7 +202,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
 
 
 def _plan(config: Config, given: Given | None = None) -> RunPlan:
-    for line in idle_settings(config, engine=engine_name(config.engine)):
+    for line in idle_settings(config, engine=config.engine.kind):
         logger.warning("%s", line)
     config = with_model_of_run(config)
     if config.serve.learn:

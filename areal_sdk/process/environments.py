@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -28,36 +28,61 @@ _MAX_SAID = 2000
 
 def environment_for(requirement: str, *, say: Callable[[str], None] = lambda line: None) -> Path:
     """The Python of the environment for `requirement`, which is a requirement of pip or a directory with a
-    distribution.
-
-    pip makes an environment once, which takes a while. If that fails, the ConfigError quotes pip.
-    """
+    distribution."""
     packages = [*_installable(requirement), *_installable(requirement_of("areal-sdk"))]
     directory = _root() / _name_of(requirement, packages)
+    try:
+        return make_environment(directory, packages, about=requirement, say=say)
+    except ConfigError as exc:
+        raise ConfigError(
+            f"isolated = {requirement!r}: no environment could be made of it: {exc}"
+        ) from None
+
+
+def make_environment(
+    directory: Path, packages: Sequence[str], *, about: str, say: Callable[[str], None]
+) -> Path:
+    """The Python of the virtual environment in `directory`. pip makes it once of `packages`, which takes a while.
+
+    `about` names for `say` what the environment is for. If it fails, nothing is left, and the ConfigError quotes pip.
+    """
     with _alone(directory):
         if not (directory / _DONE).is_file():
-            say(f"making an environment for {requirement} in {directory}")
-            _make(directory, requirement, packages)
+            say(f"making an environment for {about} in {directory}")
+            _make(directory, about, packages)
     return directory / "bin" / "python"
 
 
-def _make(directory: Path, requirement: str, packages: list[str]) -> None:
+def _make(directory: Path, about: str, packages: Sequence[str]) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        _call([sys.executable, "-m", "venv", str(directory)], requirement)
-        python = str(directory / "bin" / "python")
-        _call([python, "-m", "pip", "install", "--quiet", *packages], requirement)
-        (directory / _DONE).write_text(f"{requirement}\n", encoding="utf-8")
+        pip_install(begin_environment(directory), "--quiet", *packages)
+        (directory / _DONE).write_text(f"{about}\n", encoding="utf-8")
     except BaseException:  # Ctrl-C too
         shutil.rmtree(directory, ignore_errors=True)
         raise
 
 
-def _call(words: list[str], requirement: str) -> None:
-    ended = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+def begin_environment(directory: Path, *options: str) -> Path:
+    """The Python of a new virtual environment, which has no packages yet."""
+    run_words([sys.executable, "-m", "venv", *options, str(directory)])
+    return directory / "bin" / "python"
+
+
+def pip_install(python: Path, *arguments: str) -> None:
+    run_words([str(python), "-m", "pip", "install", *arguments])
+
+
+def run_words(words: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """The output of a command; ConfigError with its last words if it fails."""
+    variables = {**os.environ, **(env or {})}
+    ended = subprocess.run(
+        words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=variables
+    )
     if ended.returncode:
         said = (ended.stderr or ended.stdout).strip()[-_MAX_SAID:]
-        raise ConfigError(f"isolated = {requirement!r}: no environment could be made of it: {said}")
+        raise ConfigError(f"{' '.join(words[:5])} failed: {said}")
+    return ended.stdout
 
 
 def _installable(requirement: str) -> list[str]:

@@ -3,11 +3,10 @@
 import pytest
 
 from areal_sdk.config import Config, idle_settings, parse_config
-from areal_sdk.loop.plan.parts import engine_name
 
 
 def idle(config: Config) -> list[str]:
-    return idle_settings(config, engine=engine_name(config.engine))
+    return idle_settings(config, engine=config.engine.kind)
 
 
 def test_the_defaults_are_silent() -> None:

@@ -93,9 +93,7 @@ def ready_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def make(directory: Path, requirement: str, packages: list[str]) -> None:
         number = int(requirement.partition("==")[2])
         site = directory / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-        environments._call(
-            [sys.executable, "-m", "venv", "--without-pip", str(directory)], requirement
-        )
+        environments.begin_environment(directory, "--without-pip")
         here = [path for path in sys.path if path.endswith("site-packages")]
         (site / "here.pth").write_text("\n".join([*here, str(ROOT)]))
         (site / "pinned_package.py").write_text(f"__version__ = '{number}.5'")

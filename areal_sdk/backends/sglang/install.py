@@ -10,14 +10,15 @@ The versions of SGLang that a run can train with are here too.
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.process.environments import begin_environment, pip_install, run_words
 
 DEFAULT_VERSION = "0.5.23"
 TESTED_VERSIONS = ("0.5.23",)
@@ -152,19 +153,17 @@ def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None
     say(f"making {directory}")
     directory.mkdir(parents=True)
     (directory / _MAKING).touch()
-    _run([sys.executable, "-m", "venv", str(directory)], directory)
-    python = directory / "bin" / "python"
+    python = begin_environment(directory)
     if cpu:
         _install_cpu(python, directory, version, say)
     else:
         say(f"installing sglang=={version} and what it pins (several gigabytes)")
-        _pip(python, directory, f"sglang=={version}", _ROUTER)
+        pip_install(python, "-q", f"sglang=={version}", _ROUTER)
     say("compiling and importing it once")
-    _run([str(python), "-m", "compileall", "-q", "-j", "2", str(directory / "lib")], None)
+    with suppress(ConfigError):  # it may meet test files of Python 2
+        run_words([str(python), "-m", "compileall", "-q", "-j", "2", str(directory / "lib")])
     probe = "import sglang.srt.entrypoints.http_server, sglang; print(sglang.__version__)"
-    found = _run(
-        [str(python), "-c", probe], directory, env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {}
-    )
+    found = run_words([str(python), "-c", probe], env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {})
     (directory / _MARKER).write_text(
         f"{found.split()[-1]} {'cpu' if cpu else 'cuda'}\n", encoding="utf-8"
     )
@@ -188,12 +187,12 @@ def _read_marker(directory: Path) -> SGLangEnvironment | None:
 
 def _install_cpu(python: Path, directory: Path, version: str, say: Callable[[str], None]) -> None:
     say(f"installing {_CPU_TORCH}")
-    _pip(python, directory, _CPU_TORCH)
+    pip_install(python, "-q", _CPU_TORCH)
     say(f"installing sglang=={version} against it")
-    _pip(python, directory, "--no-deps", *_CPU_WITHOUT_DEPENDENCIES, f"sglang=={version}")
+    pip_install(python, "-q", "--no-deps", *_CPU_WITHOUT_DEPENDENCIES, f"sglang=={version}")
     constraints = directory / "constraints.txt"
     constraints.write_text(f"{_CPU_TORCH}\n", encoding="utf-8")
-    _pip(python, directory, "-c", str(constraints), *_CPU_DEPENDENCIES)
+    pip_install(python, "-q", "-c", str(constraints), *_CPU_DEPENDENCIES)
     packages = _site_packages(directory)
     torchvision = packages / "torchvision" / "__init__.py"
     torchvision.write_text(_TORCHVISION_SCHEMAS + torchvision.read_text(encoding="utf-8"))
@@ -205,25 +204,6 @@ def _install_cpu(python: Path, directory: Path, version: str, say: Callable[[str
 def _site_packages(directory: Path) -> Path:
     (packages,) = (directory / "lib").glob("python3.*/site-packages")
     return packages
-
-
-def _pip(python: Path, directory: Path, *arguments: str) -> None:
-    _run([str(python), "-m", "pip", "install", "-q", *arguments], directory)
-
-
-def _run(command: list[str], directory: Path | None, *, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-    if done.returncode and directory is not None:  # compileall may meet test files of Python 2
-        tail = "\n".join((done.stderr or done.stdout).splitlines()[-8:])
-        raise ConfigError(f"{' '.join(command[:5])} ... failed in {directory}:\n{tail}")
-    return done.stdout
 
 
 OLDEST = "0.5.22"

@@ -177,6 +177,11 @@ class EngineSection(Section):
     threads: Positive = 1
     """Threads of torch; more than one helps only on idle cores."""
 
+    @property
+    def kind(self) -> str:
+        """The registered engine that `name` means. Addresses are those of SGLang's servers."""
+        return "sglang" if "://" in self.name else self.name
+
 
 class RolloutSection(Section):
     """Settings of the rollout: how episodes run, and which of them may be trained."""

@@ -9,7 +9,7 @@ from areal_sdk.config import Config
 from areal_sdk.config.machine import bfloat16_is_slow, has_gpu
 from areal_sdk.engine import ConfiguredEngine
 from areal_sdk.fsdp.memory.fitting import Fit
-from areal_sdk.loop.plan.parts import engine_class, engine_name
+from areal_sdk.loop.plan.parts import engine_class
 from areal_sdk.plugins import Plugins
 
 
@@ -43,7 +43,7 @@ def device_plan(
     from areal_sdk_plan.devices import Demand, Gpu, find_gpus, plan_devices
 
     gpus = [Gpu(str(n), size) for n, size in enumerate(memories)] or find_gpus()
-    own = config.options.get(f"engine.{engine_name(config.engine)}", {})
+    own = config.options.get(f"engine.{config.engine.kind}", {})
     servers = (
         engine.gpus(config.engine, own) if issubclass(engine, ConfiguredEngine) and gpus else {}
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_sdk.algorithms.algorithm import make_algorithm
-from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, PolicySection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
@@ -31,18 +30,13 @@ def make_observers(config: Config, plugins: Plugins) -> None:
         plugins.observe(name, config.options.get(f"observer.{name}", {}))
 
 
-def engine_name(section: EngineSection) -> str:
-    """The registered engine that `engine.name` means: a name, or addresses of servers."""
-    return ADDRESS_ENGINE if "://" in section.name else section.name
-
-
 POLICIES = "policies"
 """The engine and the trainer of a run with several policies, which have one of the named engine and trainer for each."""
 
 
 def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
     """The table of options that the chosen engine describes, under its name."""
-    name = engine_name(config.engine)
+    name = config.engine.kind
     engine = plugins.engines.get(name) if name in plugins.engines else None
     if engine is None or not issubclass(engine, ConfiguredEngine) or engine.table is None:
         return {}
@@ -53,7 +47,7 @@ def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
     """The class that `engine.name` means, or the one that serves several policies with it."""
     if config.policy:
         return plugins.engines.get(POLICIES)
-    return plugins.engines.get(engine_name(config.engine))
+    return plugins.engines.get(config.engine.kind)
 
 
 def make_engine(
@@ -73,7 +67,7 @@ def make_engine(
             f"{EngineSection().name!r}: {section.name!r} does not"
         )
     _check_shareable(config, engine)
-    options = config.options.get(f"engine.{engine_name(section)}", {})
+    options = config.options.get(f"engine.{section.kind}", {})
     if issubclass(engine, ConfiguredEngine):
         return engine.from_settings(
             EngineSettings(
@@ -90,7 +84,7 @@ def make_engine(
             )
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
-    return plugins.configure("engine", engine_name(section), arguments)
+    return plugins.configure("engine", section.kind, arguments)
 
 
 def _found_policies(config: Config) -> dict[str, PolicySection]:
@@ -107,7 +101,7 @@ def _found_policies(config: Config) -> dict[str, PolicySection]:
 
 def check_engine(config: Config, plugins: Plugins) -> None:
     """Raise ConfigError if no plugin has the engine, or if it would ignore a setting."""
-    name = engine_name(config.engine)
+    name = config.engine.kind
     plugins.engines.reference(name)
     _check_shareable(config, engine_class(config, plugins))
     ignored = config.engine.model_fields_set - {"name"}

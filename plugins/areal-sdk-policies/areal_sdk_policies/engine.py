@@ -20,9 +20,6 @@ from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.types import WeightUpdate
 from areal_sdk_policies.calls import first_result, together
 
-ADDRESS_ENGINE = "sglang"
-"""The engine for an address of servers."""
-
 
 class PolicyEngine(ConfiguredEngine):
     """The engines of a run's policies. Only those of trained policies get new weights."""
@@ -151,7 +148,7 @@ def _engine_of(name: str, frozen: str | None, settings: EngineSettings) -> Infer
     elif frozen is not None:
         model_dir = Path(frozen)
         _check_same_tokens(name, model_dir, settings.model_dir)
-    kind = settings.find(ADDRESS_ENGINE if "://" in section.name else section.name)
+    kind = settings.find(section.kind)
     if settings.deterministic and not kind.is_repeatable:
         raise ConfigError(
             f"run.deterministic needs engines that sample the same tokens twice: that of [policy.{name}] does not"

@@ -5,7 +5,6 @@ with a `key` of its content. `SCRIPT serve` plays, as `player.py` describes; its
 `error`.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from areal_sdk import ConfigError, EpisodeContext, Outcome
 from areal_sdk.errors import AgentError
+from areal_sdk.launcher import make_environment
 from areal_sdk_shared.player import JSON, Player
 from areal_sdk_shared.servers import SharedServers
 
@@ -58,12 +58,12 @@ class Library:
     def python(self, named: str, more: Sequence[str] = ()) -> str:
         """The program that plays: `named`, this one, or that of a virtual environment, which also gets `more`."""
         if named:
-            found = shutil.which(str(Path(named).expanduser()))
-            if found is None:
+            program = shutil.which(str(Path(named).expanduser()))
+            if program is None:
                 raise ConfigError(
                     f"[tasks.{self.name}] python = {named!r}: there is no such program"
                 )
-            return found
+            return program
         if all(find_spec(module) is not None for module in self._modules):
             return sys.executable
         wanted = [*self._requirements, *more]
@@ -71,28 +71,13 @@ class Library:
         version = wanted[0].partition("==")[2]
         shared = Path(sys.prefix) / "share" / f"areal-sdk-{self.name}"
         directory = shared / f"{version}-{digest}"
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with directory.with_suffix(".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
-            if not (directory / "made").exists():
-                self._make(directory, wanted)
-        return str(directory / "bin" / "python")
-
-    def _make(self, directory: Path, wanted: Sequence[str]) -> None:
-        logger.warning("making a virtual environment with %s in %s", ", ".join(wanted), directory)
-        python = str(directory / "bin" / "python")
-        steps = (
-            [sys.executable, "-m", "venv", "--clear", str(directory)],
-            [python, "-m", "pip", "install", "--quiet", *wanted],
-        )
-        for words in steps:
-            ended = subprocess.run(words, capture_output=True, text=True)
-            if ended.returncode:
-                raise ConfigError(
-                    f"{' '.join(words)}: {ended.stderr.strip()[-500:]}: or name a Python that has {self.title} "
-                    f"([tasks.{self.name}] python)"
-                )
-        (directory / "made").touch()
+        try:
+            found = make_environment(directory, wanted, about=", ".join(wanted), say=logger.warning)
+        except ConfigError as exc:
+            raise ConfigError(
+                f"{exc}: or name a Python that has {self.title} ([tasks.{self.name}] python)"
+            ) from None
+        return str(found)
 
     def tasks(self, python: str, order: JSON, *, what: str, path: Sequence[str] = ()) -> list[JSON]:
         """The tasks of an order as the library lists them. `what` names them for errors."""
