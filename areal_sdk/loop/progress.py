@@ -9,8 +9,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError, cause_of
-from areal_sdk.loop.evaluation.earlier import BEFORE, recorded_before
-from areal_sdk.loop.evaluation.lines import eval_event, lines_of, title_of
+from areal_sdk.loop.evaluation.earlier import (
+    BEFORE,
+    eval_event,
+    lines_of,
+    recorded_before,
+    title_of,
+)
 from areal_sdk.loop.learning.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer

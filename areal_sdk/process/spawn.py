@@ -13,9 +13,8 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
-from areal_sdk.process.logs import last_lines, open_log
 from areal_sdk.process.memory import used_mb
-from areal_sdk.process.spec import ChildExit, MemoryLimit, ProcessSpec
+from areal_sdk.process.spec import ChildExit, MemoryLimit, ProcessSpec, last_lines, open_log
 from areal_sdk.process.threads import in_thread
 
 LAST_WORDS_S = 0.5

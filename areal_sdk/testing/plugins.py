@@ -22,7 +22,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.plugins import Plugins, PluginSource, installed_plugins, load_plugins
 from areal_sdk.process import Channel, Child, ProcessSpec, spawn
-from areal_sdk.process.logs import last_lines
+from areal_sdk.process.spec import last_lines
 from areal_sdk.testing.conformance import ConformanceError
 from areal_sdk.testing.items import check_item
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.flow import FlowRules
-from areal_sdk.loop.evaluation.lines import eval_event
+from areal_sdk.loop.evaluation.earlier import eval_event
 from areal_sdk.loop.learning.state import RunState
 from areal_sdk.loop.progress import Progress
 from areal_sdk.plugins import load_plugins

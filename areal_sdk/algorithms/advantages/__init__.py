@@ -16,13 +16,13 @@ from areal_sdk.algorithms.advantages.estimator import (
     credit_of_episodes,
 )
 from areal_sdk.algorithms.advantages.group import (
+    BatchNormalised,
     BatchStd,
     GroupRelative,
     GroupStd,
     LeaveOneOut,
     compare_siblings,
 )
-from areal_sdk.algorithms.advantages.normalised import BatchNormalised
 from areal_sdk.algorithms.advantages.running import RunningBaseline
 from areal_sdk.algorithms.advantages.trials import gives_returns, idle_groups, learns_alone
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from areal_sdk.algorithms.advantages.estimator import PerToken
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.examples import Example
-from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -41,32 +40,22 @@ def score(
 
 
 def sequence_scores(
-    planner: Planner,
-    examples: Sequence[Example | None],
-    score_of: Callable[[Batch], Tensor],
+    planner: Planner, examples: Sequence[Example | None], score_of: Callable[[Batch], Tensor]
 ) -> list[float]:
-    """The sum of each sequence's scores by `score_of`; 0 for a sequence that trains nothing. A collective."""
-    present = [example for example in examples if example is not None]
-    if not present:
-        return [0.0] * len(examples)
-    batches = planner.minibatch(present, divisor=1.0, version=0).batches
-    values = [score_of(batch) for batch in batches]
-    sums = iter(_sequence_sums(batches, values, count=len(present), ranks=planner.ranks))
-    return [0.0 if example is None else next(sums) for example in examples]
-
-
-def _sequence_sums(
-    batches: Sequence[Batch], values: Sequence[Tensor], *, count: int, ranks: Ranks
-) -> list[float]:
-    """The sum of the values of each sequence's terms, for `count` sequences, in float64. A
-    collective.
+    """The sum of each sequence's scores by `score_of`, in float64; 0 for a sequence that trains nothing. A collective.
 
     The batches of all ranks hold every sequence once, whole.
     """
-    sums = torch.zeros(count, dtype=torch.float64, device=ranks.device)
-    for batch, values_T in zip(batches, values, strict=True):
+    present = [example for example in examples if example is not None]
+    if not present:
+        return [0.0] * len(examples)
+    ranks = planner.ranks
+    sums = torch.zeros(len(present), dtype=torch.float64, device=ranks.device)
+    batches = planner.minibatch(present, divisor=1.0, version=0).batches
+    for batch, values_T in zip(batches, [score_of(batch) for batch in batches], strict=True):
         if not batch.is_empty:
             members = torch.tensor([member for tree in batch.trees for member in tree.members])
             of_term = members.to(ranks.device, non_blocking=True)[batch.sequences_T]
             sums.index_add_(0, of_term, values_T.double())
-    return [float(total) for total in ranks.sum_tensor(sums).tolist()]
+    totals = iter(ranks.sum_tensor(sums).tolist())
+    return [0.0 if example is None else float(next(totals)) for example in examples]

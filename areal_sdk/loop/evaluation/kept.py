@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from areal_sdk.config import Config
-from areal_sdk.loop.evaluation.lines import eval_event
+from areal_sdk.loop.evaluation.earlier import eval_event
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.runs import removed_if_refused, report_at_end, write_config
 from areal_sdk.plugins import Plugins

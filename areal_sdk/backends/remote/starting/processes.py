@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from areal_sdk.errors import EngineError
-from areal_sdk.process.logs import open_log
 from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.spec import open_log
 
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
