@@ -137,6 +137,10 @@ class Engine:
 
     name: str
 
+    @property
+    def kind(self) -> str:
+        return "sglang" if "://" in self.name else self.name
+
     def model_copy(self, *, update: Mapping[str, str]) -> "Engine":
         return replace(self, **update)
 
