@@ -1,7 +1,7 @@
 """The gateway: an HTTP server with OpenAI's interface that records the policy's turns."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.processes.membership import Membership, SharedFiles
 from areal_sdk.gateway.processes.peers import NamedBy, Peers, is_from_peer
 from areal_sdk.gateway.sampling.completer import Completer
+from areal_sdk.gateway.sampling.model_names import Arms
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
@@ -67,16 +68,19 @@ class Gateway:
         unknown_fields: Literal["refuse", "note"] = "refuse",
         membership: Membership | None = None,
         routes: Sequence[Route] = (),
+        model_names: Mapping[str, Arms] | None = None,
     ) -> None:
         """`users`, `keys` and `external` are for callers from outside; `quota` is the admin key's own, and that of users
         who have none.
 
         `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
         them and with a notice. `membership` is given if several processes serve at one address. `routes` are those
-        of packages.
+        of packages. `model_names` are further names of policies, and names that several share.
         """
         tokenizer = renderer.tokenizer
-        completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
+        completer = Completer(
+            engine, tokenizer, renderer, max_request_s=max_request_s, names=model_names
+        )
         self._completer = completer
         self._metrics = completer.metrics
         self._body_limit = body_limit(completer.max_context, tokenizer.most_characters_a_token)

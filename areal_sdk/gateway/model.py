@@ -47,8 +47,8 @@ class ModelPlane:
             lambda asked, session: ChatReply(
                 asked,
                 session,
-                known=session.history_of(self._policy(asked)).given,
-                model=self._named(asked),
+                known=session.history_of(self._policy(asked, session)).given,
+                model=self._named(asked, session),
                 tokenizer=tokenizer,
             ),
             lenient=lenient,
@@ -56,13 +56,13 @@ class ModelPlane:
         self._completions = Endpoint(
             completer,
             lambda asked, session: CompletionsReply(
-                asked, session, model=self._named(asked), tokenizer=tokenizer
+                asked, session, model=self._named(asked, session), tokenizer=tokenizer
             ),
             lenient=lenient,
         )
         self._messages = Endpoint(
             completer,
-            lambda asked, session: MessagesReply(asked, session, model=self._named(asked)),
+            lambda asked, session: MessagesReply(asked, session, model=self._named(asked, session)),
             lenient=lenient,
         )
         self._responses = ResponsesEndpoint(completer, model=self._named, lenient=lenient)
@@ -163,13 +163,13 @@ class ModelPlane:
         self._access.caller(request)
         return get_model(request, self._models())
 
-    def _named(self, asked: Fields) -> str:
+    def _named(self, asked: Fields, session: Session) -> str:
         """The name of the model that answers a request."""
-        return self._policy(asked) or self._model_name
+        return self._policy(asked, session) or self._model_name
 
-    def _policy(self, asked: Fields) -> str:
-        return self._completer.policy_of(asked.text("model"))
+    def _policy(self, asked: Fields, session: Session) -> str:
+        return self._completer.names.policy_of(asked.text("model"), session.id)
 
     def _models(self) -> list[ServedModel]:
-        names = self._completer.policies or (self._model_name,)
+        names = self._completer.names.listed() or (self._model_name,)
         return [ServedModel(name, self._since, self._completer.max_context) for name in names]

@@ -5,7 +5,7 @@ The modules of this package read run directories, and nothing else. Authors of t
 
 from areal_sdk.records.comparison import differing_settings, figures_of
 from areal_sdk.records.curves import PANELS
-from areal_sdk.records.estimates import wilson
+from areal_sdk.records.estimates import Interval, mean_of_tasks, wilson
 from areal_sdk.records.follow import FollowedRun
 from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.tokens import EpisodeTokens, TurnTokens
@@ -24,6 +24,7 @@ __all__ = [
     "EpisodeSummary",
     "EpisodeTokens",
     "FollowedRun",
+    "Interval",
     "RunPart",
     "RunFate",
     "RunOverview",
@@ -37,6 +38,7 @@ __all__ = [
     "first_change",
     "list_files",
     "list_weights",
+    "mean_of_tasks",
     "overview_of",
     "parse_condition",
     "wilson",

@@ -1,12 +1,11 @@
 """Sections about serving: the gateway, quotas, `areal-sdk serve`."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import BeforeValidator, Field
 
 from areal_sdk.config.sections.base import IdleIf, Port, Positive, Seconds, Section
 
@@ -50,6 +49,13 @@ class Quota(Section):
     """Open sessions of each user. The same number of ended sessions may wait for their reward."""
 
 
+def _arms(models: Any) -> Any:
+    """Each name with the weights of the policies that share it. The name of one is short for that one alone."""
+    if not isinstance(models, Mapping):
+        return models
+    return {n: {meant: 1.0} if isinstance(meant, str) else meant for n, meant in models.items()}
+
+
 class ServeSection(Quota):
     """The callers of `areal-sdk serve`, and the treatment of their sessions."""
 
@@ -66,6 +72,11 @@ class ServeSection(Quota):
     """A TOML file of users, each with `[NAME] api_key = "..."`; default: all callers share one key."""
     keys: Path | None = None
     """A file of keys, which `areal-sdk keys` makes and revokes while the server runs."""
+    models: Annotated[dict[str, dict[str, float]], BeforeValidator(_arms)] = Field(
+        default_factory=dict
+    )
+    """Further names of the policies `[policy.NAME]`: `gpt-4 = "trained"`, or several with their weights, of which each
+    session gets one for good: `shop = { base = 1, trained = 1 }`. `"*"` stands for all other names."""
     idle_s: Seconds = 600.0
     """A session ends after this time without a request."""
     reward_wait_s: Seconds = 600.0
@@ -79,6 +90,16 @@ class ServeSection(Quota):
                 "serve.learn needs tokens, and another provider (serve.upstream) gives only text: "
                 "remove one of the two"
             )
+        if self.models and self.upstream is not None:
+            yield "serve.models names policies, and another provider (serve.upstream) answers: remove one of the two"
+        for name, arms in self.models.items():
+            if not arms or not all(0.0 < weight < math.inf for weight in arms.values()):
+                yield f"serve.models: {name!r} needs policies with weights above 0, as in {{ base = 1, trained = 1 }}"
+            if unknown := [arm for arm in arms if arm not in run.policy]:
+                known = ", ".join(run.policy) or "none: give each model a table [policy.NAME]"
+                yield f"serve.models: {name!r} means {unknown[0]!r}, which is no policy; known: {known}"
+            if name in run.policy:
+                yield f"serve.models: {name!r} is a policy already: take another name"
         if self.learn and run.rollout.nodes > 1:
             yield (
                 f"rollout.nodes = {run.rollout.nodes}: nodes play tasks, and callers of serve.learn bring theirs: "

@@ -23,6 +23,7 @@ from areal_sdk.gateway.errors import (
 )
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.sampling.deadline import Deadline
+from areal_sdk.gateway.sampling.model_names import Arms, ModelNames
 from areal_sdk.gateway.sampling.prompts import PromptBuilder
 from areal_sdk.gateway.sampling.reader import (
     Completed,
@@ -59,11 +60,14 @@ class Completer:
         renderer: Renderer,
         *,
         max_request_s: float,
+        names: Mapping[str, Arms] | None = None,
     ) -> None:
+        """`names` are further names of policies, and names that several share."""
         self.tokenizer = tokenizer
         self.renderer = renderer
         self._engine = engine
         self._max_request_s = max_request_s
+        self.names = ModelNames(lambda: self.policies, names)
         self.large = LargeWork()
         self._prompts = PromptBuilder(
             tokenizer, renderer, self.large, max_context=lambda: self.max_context
@@ -117,7 +121,7 @@ class Completer:
         body, if that part is large.
         """
         allowed = session.admit()
-        self._check_policy(request.policy)
+        self.names.check(request.policy)
         if request.json_schema is not None and not self._engine.info.constrains_json:
             raise bad_request(
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
@@ -147,23 +151,6 @@ class Completer:
     def policies(self) -> Mapping[str, bool]:
         """The policies that requests name by their model, each with whether it is trained; empty if there is one."""
         return self._engine.info.policies
-
-    def policy_of(self, model: str | None) -> str:
-        """The policy that a request names as its model; none in a run with one, where this name chooses nothing."""
-        return (model or "") if self.policies else ""
-
-    def _check_policy(self, name: str) -> None:
-        """Refuse a request for an unknown policy: no other may answer in its place."""
-        if name in (self.policies or ("",)):
-            return
-        known = ", ".join(self.policies) or "none, since the run has no [policy.NAME]"
-        raise ApiError(
-            404,
-            f"The model {name!r} does not exist. Known policies: {known}",
-            param="model",
-            code="model_not_found",
-            retry=False,
-        )
 
     def _check_biases(self, request: ChatRequest) -> None:
         num_tokens = self._engine.info.vocab_size

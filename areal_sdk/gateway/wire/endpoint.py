@@ -57,7 +57,7 @@ class Endpoint:
             return _replay(kept, stream=reply.stream)
         choices: list[Prepared] = []
         for asked in reply.requests:
-            if policy := self._completer.policy_of(fields.text("model")):
+            if policy := self._completer.names.policy_of(fields.text("model"), session.id):
                 asked = replace(asked, policy=policy)
             prepared = await self._completer.prepare(
                 session, asked, num_bytes=len(raw), num_new=num_new

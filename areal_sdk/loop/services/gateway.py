@@ -46,6 +46,7 @@ def make_gateway(
         unknown_fields=config.gateway.unknown_fields,
         membership=membership,
         routes=routes,
+        model_names=config.serve.models,
     )
 
 

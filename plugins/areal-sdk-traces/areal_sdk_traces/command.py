@@ -118,6 +118,37 @@ def run_traces(run: Path, where: str, **options: Any) -> None:
     _write(read_run(run, book, where=where), book, **options)
 
 
+@traces.command(name="arms")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@click.option("--base", default="", help="The arm to compare with; default: the first one.")
+def compare_arms(run: Path, where: str, base: str) -> None:
+    """Compare the models that answered the sessions of a run, such as the arms of `serve.models`.
+
+    A session counts once, for the model that answered all of it. The intervals are 95 %, and take sessions as
+    independent. Look at the share that was scored: where customers of one arm rate less often, the means compare
+    different customers.
+    """
+    from areal_sdk_traces.arms import arms_of, differences
+    from areal_sdk_traces.book import Book
+    from areal_sdk_traces.recorded import read_episodes
+
+    arms = arms_of(
+        (episode, episode.reward) for episode, _, _ in read_episodes(run, Book(), where=where)
+    )
+    if not arms:
+        raise click.ClickException(f"{run} has no session with an answer")
+    wide = max(map(len, arms))
+    for arm in arms.values():
+        click.echo(
+            f"{arm.name:<{wide}}  {arm.num_sessions} sessions, {len(arm.scores)} scored, "
+            f"mean {arm.score or 'unknown'}"
+        )
+    for one in differences(arms, base):
+        shown = "" if one.is_shown else ": not shown to differ"
+        click.echo(f"{one.arm} - {one.base}  {one.interval}{shown}")
+
+
 @traces.command(name="export")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The format.")

@@ -147,3 +147,43 @@ async def test_a_recorded_answer_of_one_policy_does_not_answer_another(
     await ask(gateway, again, "planner")
     assert engine.num_requests == 2
     assert [turn.policy for turn in again.turns] == ["rival", "planner"]
+
+
+SHARED: dict[str, dict[str, float]] = {
+    "gpt-4": {"rival": 1.0},
+    "shop": {"planner": 1.0, "rival": 3.0},
+    "*": {"planner": 1.0},
+}
+
+
+async def test_names_stand_for_policies_and_sessions_keep_their_arm(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("yes", engine_class=Two, model_names=SHARED)
+    arms = []
+    for number in range(60):
+        session = gateway.sessions.open(f"alice/{number}")
+        answers = [(await ask(gateway, session, "shop"))[1]["model"] for _ in range(2)]
+        assert [turn.policy for turn in session.turns] == answers
+        assert answers[0] == answers[1]
+        arms.append(answers[0])
+    assert 35 <= arms.count("rival") <= 55, "three of four"
+    session = gateway.sessions.open("bob")
+    for name, policy in (("gpt-4", "rival"), ("planner", "planner"), ("anything", "planner")):
+        for path in ("chat/completions", "messages", "completions", "responses"):
+            asked = {"chat/completions": ASKED, "messages": ASKED}.get(path, "hello")
+            field = {"completions": "prompt", "responses": "input"}.get(path, "messages")
+            status, reply = await post(
+                session, gateway, {"model": name, field: asked, **LIMIT[path]}, path=path
+            )
+            assert (status, reply["model"]) == (200, policy), (name, path)
+    _, listed = await get(f"{session.base_url(gateway.base_url)}/models", session.key)
+    assert [model["id"] for model in listed["data"]] == ["planner", "rival", "gpt-4", "shop"]
+
+
+LIMIT = {
+    "chat/completions": {"max_tokens": 16},
+    "messages": {"max_tokens": 16},
+    "completions": {"max_tokens": 16},
+    "responses": {"max_output_tokens": 16},
+}

@@ -23,7 +23,11 @@ class ResponsesEndpoint(Endpoint):
     """Answers requests, and keeps what they store for as long as their session lives."""
 
     def __init__(
-        self, completer: Completer, *, model: Callable[[Fields], str], lenient: bool = False
+        self,
+        completer: Completer,
+        *,
+        model: Callable[[Fields, Session], str],
+        lenient: bool = False,
     ) -> None:
         self._model = model
         self._tokenizer = completer.tokenizer
@@ -34,7 +38,7 @@ class ResponsesEndpoint(Endpoint):
         return ResponsesReply(
             fields,
             session,
-            model=self._model(fields),
+            model=self._model(fields, session),
             tokenizer=self._tokenizer,
             store=self.store(session),
         )
