@@ -19,9 +19,15 @@ from areal_sdk.process import (
     ProcessSpec,
     Request,
     Reservation,
+    gpus_of,
     spawn,
 )
-from areal_sdk.process.environments import make_environment
+from areal_sdk.process.environments import (
+    begin_environment,
+    make_environment,
+    pip_install,
+    run_words,
+)
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.process.network.ports import KeptPort
@@ -55,9 +61,13 @@ __all__ = [
     "Reservation",
     "Service",
     "Starter",
+    "begin_environment",
     "first_exit",
+    "gpus_of",
     "make_environment",
+    "pip_install",
     "rank_environment",
+    "run_words",
     "spawn",
     "split_address",
     "waiting",

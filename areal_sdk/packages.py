@@ -107,6 +107,7 @@ PACKAGES = (
         dict.fromkeys(("reward", "environment", "dataset"), ("reasoning_gym",)),
     ),
     Package("areal-sdk-sandbox", {"setting": ("agent.sandbox",)}, extra="sandbox"),
+    Package("areal-sdk-sglang", {"engine": ("sglang",), "command": ("engine",)}, extra="sglang"),
     Package("areal-sdk-shared", {}),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
     Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),

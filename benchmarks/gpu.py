@@ -42,13 +42,15 @@ try:
     from tables import write_section
 
     from areal_sdk.backends.local import LocalEngine, LocalOptions
-    from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
-    from areal_sdk.backends.sglang.engine import SGLangEngine
     from areal_sdk.config import EngineSection, TrainerSection
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
     from areal_sdk.fsdp.spec import TrainerSpec
     from areal_sdk.fsdp.trainer import FSDPTrainer
+    from areal_sdk_sglang.engine import SGLangEngine
+    from areal_sdk_sglang.install import find_environment
+    from areal_sdk_sglang.servers import SGLangLauncher
+    from areal_sdk_sglang.settings import SGLangSection
 except ModuleNotFoundError as exc:
     sys.exit(f"{exc.name} is not installed: the head of {__file__} says how to carry it")
 

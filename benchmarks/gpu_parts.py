@@ -15,11 +15,11 @@ from tables import table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from areal_sdk.backends.local import LocalEngine
-from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, InferenceEngine
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.models import make_tiny_model
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk_sglang.engine import SGLangEngine
 
 TITLE = "## One GPU, all parts"
 

@@ -24,12 +24,14 @@ from typing import Literal
 from tables import table, write_section
 
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
-from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.types import WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import find_environment
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 
 Mode = Literal["retract", "abort", "drain"]
 MODES: tuple[Mode, ...] = ("retract", "abort", "drain")

@@ -17,8 +17,8 @@ from typing import Any
 
 from tables import table, write_section
 
-from areal_sdk.backends.sglang import find_environment
 from areal_sdk.errors import ConfigError
+from areal_sdk_sglang.install import find_environment
 
 ROOT = Path(__file__).parents[1]
 BAR = 0.9

@@ -24,12 +24,14 @@ from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
 from areal_sdk.backends.remote.weights.swap import SwapTimes
-from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
-from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.types import WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import find_environment
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 
 TransportName = Literal["disk", "tensor", "distributed"]
 TRANSPORTS: Sequence[TransportName] = ("disk", "tensor", "distributed")

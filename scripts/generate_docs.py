@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from areal_sdk.algorithms import Algorithm, presets
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config, MixtureSection, PolicySection, sections_in
 from areal_sdk.config.keys import join_key
 from areal_sdk.packages import PACKAGES
 from areal_sdk.plugins import list_options
+from areal_sdk_sglang.settings import SGLangSection
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTE = "<!-- Made by `make docs` from the code: do not edit. -->"

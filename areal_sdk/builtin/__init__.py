@@ -73,7 +73,6 @@ def register_tool_formats(register: "Register[ToolFormat]") -> None:
 @hookimpl
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
-    register("sglang", "areal_sdk.backends.sglang:SGLangEngine")
 
 
 @hookimpl

@@ -40,7 +40,6 @@ COMMANDS = {
     "explain": "Explain a token: who sampled it, and what a step made of it.",
     "runs": "List runs, newest first, or compare some of them.",
     "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
-    "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, or check that a plugin keeps its contracts.",
     "doctor": "Check this machine.",
 }

@@ -20,7 +20,6 @@ from answers import NUM_TOKENS, Answers, Words
 from tokenizers.decoders import DecodeStream
 
 from areal_sdk.backends.remote.client import Attempt
-from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.backend_gateway import BackendGateway
@@ -28,6 +27,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.routes import BackendSettings
 from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk_sglang.client import SGLangClient
 from areal_sdk_upstream.backend import UpstreamBackend
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import areal_sdk
-from areal_sdk.backends.sglang import SGLangSection
 from areal_sdk.command import given_settings
 from areal_sdk.config import REMOVED, Config, load_config, parse_config, with_absolute_paths
 from areal_sdk.errors import ConfigError
@@ -18,6 +17,7 @@ from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry import run_dir as rundir
 from areal_sdk.testing import ScriptedEngine
+from areal_sdk_sglang.settings import SGLangSection
 
 
 def stored(directory: Path, config: Config) -> Path:

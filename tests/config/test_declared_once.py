@@ -6,10 +6,10 @@ from pathlib import Path
 
 import areal_sdk
 from areal_sdk.algorithms import presets
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.config import Config, Section, sections_in
 from areal_sdk.options import list_options
+from areal_sdk_sglang.settings import SGLangSection
 
 PACKAGE = Path(areal_sdk.__file__).parent
 

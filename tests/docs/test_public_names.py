@@ -7,6 +7,7 @@ import pytest
 
 import areal_sdk
 from areal_sdk import algorithms, launcher, records, testing, tool_calls, trainer
+from areal_sdk.backends import remote
 from tests.docs.blocks import ROOT
 
 MAX_PUBLIC_NAMES = 25
@@ -34,7 +35,7 @@ def test_every_name_for_tests_is_on_a_page() -> None:
         assert re.search(rf"\b{name}\b", text), f"areal_sdk.testing.{name} is on no page in docs/"
 
 
-@pytest.mark.parametrize("module", [algorithms, launcher, records, tool_calls, trainer])
+@pytest.mark.parametrize("module", [algorithms, launcher, records, remote, tool_calls, trainer])
 def test_every_name_of_a_contract_is_on_the_page_of_public_names(module: Any) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     for name in module.__all__:

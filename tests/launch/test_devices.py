@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment
-from areal_sdk.backends.sglang.servers import SGLangLauncher
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import parse_config
 from areal_sdk.fsdp.memory.fitting import Fit
 from areal_sdk.launch import LocalLauncher
@@ -20,6 +16,10 @@ from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.plugins import load_plugins
 from areal_sdk.process import ProcessSpec
 from areal_sdk.shapes import SHAPES
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 
 GB = 10**9
 ASKED = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", SHARE_VARIABLE, "LOCAL_RANK")

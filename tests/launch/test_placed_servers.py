@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.remote.starting.placement import PlacedServer
-from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.config import ClusterSection
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
@@ -16,6 +15,7 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.types import WeightUpdate
 from areal_sdk_ray.launcher import open_ray
 from areal_sdk_ray.local_cluster import commands, lose_node, ray_cluster, raylet_of
+from areal_sdk_sglang.install import SGLangEnvironment
 from tests.backends.remote.toy_vllm.placed import placed_engine
 from tests.backends.sglang.conftest import environment  # noqa: F401 - a fixture
 from tests.loop.rescore import largest_error

@@ -1,6 +1,7 @@
 """The contract modules of the package, which a plugin may import."""
 
 CONTRACTS = {
+    "backends.remote",
     *("agent", "environment", "reward", "engine", "tool_calls", "trainer", "launcher", "join"),
     *("command", "types", "trajectory", "errors", "hookspecs", "options"),
     *("algorithms", "flow", "records", "routes", "settings", "shapes", "testing"),

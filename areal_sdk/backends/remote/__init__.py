@@ -1,1 +1,72 @@
-"""Inference servers over HTTP: a pool, its supervision, its weights, its faults."""
+"""The contract of a kind of inference server over HTTP: a client of its routes, its settings, and how servers start.
+
+A `RemoteEngine` of such a client already has a pool, supervision, routing, swaps of weights and their verification. All
+names that a package with a kind of server needs are here, in `areal_sdk.engine` and in `areal_sdk.launcher`.
+"""
+
+from areal_sdk.backends.remote.client import (
+    Attempt,
+    Capabilities,
+    Deadlines,
+    Delta,
+    RequestRefusedError,
+    Scores,
+    ServerClient,
+    ServerFailedError,
+    ServerInfo,
+    TransportName,
+    WeightLayout,
+    wait_until_ready,
+)
+from areal_sdk.backends.remote.engine import RemoteEngine
+from areal_sdk.backends.remote.http import JSON, HttpClient
+from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
+from areal_sdk.backends.remote.starting.placement import PlacedServers, Recipe
+from areal_sdk.backends.remote.starting.processes import (
+    ServerCommand,
+    ServerLauncher,
+    ServerProcess,
+    ServerStarter,
+    start_process,
+)
+from areal_sdk.backends.remote.starting.server_process import LocalServer
+from areal_sdk.backends.remote.supervisor import SupervisionOptions
+from areal_sdk.backends.remote.weights.sender import SENDER
+from areal_sdk.config import EngineSection
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.models import resolve_model
+from areal_sdk.models.families import stored_dtype
+
+__all__ = [
+    "JSON",
+    "SENDER",
+    "Attempt",
+    "Capabilities",
+    "Deadlines",
+    "Delta",
+    "EngineSection",
+    "HttpClient",
+    "LocalLauncher",
+    "LocalServer",
+    "PlacedServers",
+    "Recipe",
+    "RemoteEngine",
+    "RemoteSection",
+    "RequestRefusedError",
+    "Scores",
+    "ServerClient",
+    "ServerCommand",
+    "ServerFailedError",
+    "ServerInfo",
+    "ServerLauncher",
+    "ServerLimits",
+    "ServerProcess",
+    "ServerStarter",
+    "SupervisionOptions",
+    "TransportName",
+    "WeightLayout",
+    "resolve_model",
+    "start_process",
+    "stored_dtype",
+    "wait_until_ready",
+]

@@ -1,9 +1,10 @@
 """The settings of a remote engine that every kind of server has, and the engine's limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from areal_sdk.backends.remote.client import Capabilities, Deadlines, InterruptMode, TransportName
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
@@ -14,8 +15,8 @@ from areal_sdk.backends.remote.weights.transport import (
     TensorTransport,
     Transport,
 )
-from areal_sdk.config import EngineSection, Seconds, Section
-from areal_sdk.errors import EngineError
+from areal_sdk.config import EngineSection, Seconds, Section, explain
+from areal_sdk.errors import ConfigError, EngineError
 
 
 class RemoteSection(Section):
@@ -42,6 +43,14 @@ class RemoteSection(Section):
     its start may take."""
     start_timeout_s: Seconds = 600.0
     """Maximum time from the start of a server to its first token. A large model on a slow disk takes minutes."""
+
+    @classmethod
+    def of_table(cls, name: str, values: Mapping[str, Any]) -> Self:
+        """The section of a table of settings. ConfigError names the wrong value."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as exc:
+            raise ConfigError(f"{name}: {explain(exc, cls)}") from None
 
     def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
         """The treatment of requests in flight during a swap; `engine.kv_on_update` counts too."""

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.server_pool import Pool, Server, State
-from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.errors import EngineError
 from areal_sdk.flow import MAX_IMBALANCE
+from areal_sdk_sglang.client import SGLangClient
 
 
 @pytest.fixture

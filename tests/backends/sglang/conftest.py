@@ -17,15 +17,15 @@ from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.starting.processes import ServerProcess, start_process
-from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.servers import BASE_LABEL, SGLangLauncher
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process.network.ports import KeptPort
+from areal_sdk_sglang.client import SGLangClient
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment, find_environment
+from areal_sdk_sglang.servers import BASE_LABEL, SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 
 IN_REPOSITORY = Path(__file__).parents[3] / ".venv-sglang"
 START_TIMEOUT_S = 600.0

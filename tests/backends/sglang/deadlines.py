@@ -3,7 +3,7 @@
 from areal_sdk.backends.remote.client import Deadlines
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
-from areal_sdk.backends.sglang import SGLangSection
+from areal_sdk_sglang.settings import SGLangSection
 
 LIMITS = ServerLimits(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),

@@ -14,7 +14,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 
-from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk_sglang.install import SGLangEnvironment
 from tests.loop.runs import children_of, finish, start_command, told
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ import pytest
 
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.starting.processes import ServerProcess
-from areal_sdk.backends.sglang import SGLangLauncher
-from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.errors import EngineError
 from areal_sdk.process.network.ports import KeptPort
+from areal_sdk_sglang.client import SGLangClient
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment
+from areal_sdk_sglang.servers import SGLangLauncher
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import make_tiny_model
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment
+from areal_sdk_sglang.settings import SGLangSection
 from tests.backends.sglang.conftest import start_server, wait_until_they_sample
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.served import SERVED

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.remote.starting.placement import PlacedServer
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import ENVIRONMENT_VARIABLE, SGLangEnvironment
-from areal_sdk.backends.sglang.placed import make_server, placed_settings, recipe_of
-from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineSettings, GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import ENVIRONMENT_VARIABLE, SGLangEnvironment
+from areal_sdk_sglang.placed import make_server, placed_settings, recipe_of
+from areal_sdk_sglang.settings import SGLangSection
 from tests.backends.remote.elsewhere import Elsewhere, can_mount
 
 HOST, PORT = "10.0.0.2", 40000

@@ -13,12 +13,13 @@ import pytest
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
-from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 from tests.backends.sglang.conftest import MakeEngine, start_server
 from tests.backends.sglang.deadlines import LIMITS, WAITS
 from tests.backends.sglang.faulty_proxy import FaultyProxy

@@ -11,14 +11,15 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.starting.processes import ServerProcess
-from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
-from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
+from areal_sdk_sglang.client import SGLangClient
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.deadlines import LIMITS, WAITS
 from tests.backends.sglang.rescoring import worst_error

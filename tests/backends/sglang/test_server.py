@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.remote.starting.processes import ServerProcess
-from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateChunk, GenerateRequest, GenerateResult, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
 

@@ -8,17 +8,17 @@ from click.testing import CliRunner
 
 from areal_sdk.backends.remote.connect import read_model_info
 from areal_sdk.backends.remote.starting.processes import ServerProcess
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
-from areal_sdk.backends.sglang.probe import dtype_when_auto
-from areal_sdk.backends.sglang.registry import ServerRegistry, start_time
-from areal_sdk.backends.sglang.servers import SGLangLauncher
-from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
-from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineSettings
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.models import make_tiny_model
+from areal_sdk_sglang.command import engine
+from areal_sdk_sglang.engine import SGLangEngine
+from areal_sdk_sglang.install import SGLangEnvironment, find_environment, install
+from areal_sdk_sglang.probe import dtype_when_auto
+from areal_sdk_sglang.registry import ServerRegistry, start_time
+from areal_sdk_sglang.servers import SGLangLauncher
+from areal_sdk_sglang.settings import SGLangSection, server_addresses
 
 ADDRESS = "http://127.0.0.1:30000"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.models import make_tiny_model
+from areal_sdk_sglang.install import SGLangEnvironment
 from tests.backends.sglang.conftest import start_server, wait_until_they_sample
 from tests.gateway.model_dirs import CHATML
 from tests.toolbox.plain_tools import CONVERSATIONS, TOOLS, as_text, result

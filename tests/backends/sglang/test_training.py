@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk_sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import run_dir, train_and_keep_weights
 from tests.toolbox.families import tiny_mixture

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.remote.server_pool import Server
 from areal_sdk.backends.remote.starting.processes import ServerProcess
-from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.types import WeightUpdate
+from areal_sdk_sglang.engine import SGLangEngine
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.rescoring import worst_error
 from tests.toolbox.waiting import until

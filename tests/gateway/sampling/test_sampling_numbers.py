@@ -6,13 +6,13 @@ import orjson
 import pytest
 
 from areal_sdk.backends.local.protocol import ModelCalls
-from areal_sdk.backends.sglang.wire import generate_body
 from areal_sdk.engine import SAMPLING_BOUNDS, GenerateRequest, Sampling
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.wire.fields import Fields, parse_sampling
 from areal_sdk.process.frames import view_of
 from areal_sdk.process.services.contract import method_of
+from areal_sdk_sglang.wire import generate_body
 
 NAMES = pytest.mark.parametrize("name", SAMPLING_BOUNDS)
 

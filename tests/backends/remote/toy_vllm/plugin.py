@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Literal
 
 import areal_sdk
-from areal_sdk.backends.remote.client import (
+from areal_sdk.backends.remote import (
+    JSON,
     Attempt,
     Capabilities,
     Delta,
+    HttpClient,
+    RemoteEngine,
+    RemoteSection,
     Scores,
+    ServerCommand,
     ServerInfo,
+    ServerLauncher,
+    ServerLimits,
+    SupervisionOptions,
 )
-from areal_sdk.backends.remote.engine import RemoteEngine
-from areal_sdk.backends.remote.http import JSON, HttpClient
-from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
-from areal_sdk.backends.remote.starting.processes import ServerCommand, ServerLauncher
-from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.types import FinishReason
 
 SERVER = Path(__file__).with_name("server.py")

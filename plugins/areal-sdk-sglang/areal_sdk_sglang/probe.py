@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from areal_sdk.backends.remote.client import ServerInfo
-from areal_sdk.backends.sglang.install import why_not
+from areal_sdk.backends.remote import ServerInfo, stored_dtype
 from areal_sdk.errors import EngineError
-from areal_sdk.models.families import stored_dtype
+from areal_sdk_sglang.install import why_not
 
 _PROBE_PROMPT = (1, 2, 3, 4)
 _PROBE_TEMPERATURE = 0.7

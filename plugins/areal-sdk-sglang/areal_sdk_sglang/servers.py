@@ -4,13 +4,11 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from areal_sdk.backends.remote.starting.processes import ServerCommand, ServerLauncher
-from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.settings import SGLangSection
-from areal_sdk.config import EngineSection
+from areal_sdk.backends.remote import EngineSection, ServerCommand, ServerLauncher, stored_dtype
 from areal_sdk.errors import ConfigError
-from areal_sdk.models.families import stored_dtype
-from areal_sdk.process.spec import SHARE_VARIABLE
+from areal_sdk.launcher import SHARE_VARIABLE
+from areal_sdk_sglang.install import SGLangEnvironment, find_environment
+from areal_sdk_sglang.settings import SGLangSection
 
 BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from areal_sdk.backends.remote.starting.processes import ServerProcess
+from areal_sdk.backends.remote import ServerProcess
 from areal_sdk.errors import ConfigError
 
 

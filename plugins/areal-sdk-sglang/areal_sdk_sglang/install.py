@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.process.environments import begin_environment, pip_install, run_words
+from areal_sdk.launcher import begin_environment, pip_install, run_words
 
 DEFAULT_VERSION = "0.5.23"
 TESTED_VERSIONS = ("0.5.23",)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_sdk.backends.remote.client import Delta, RequestRefusedError
-from areal_sdk.backends.remote.http import JSON
+from areal_sdk.backends.remote import JSON, Delta, RequestRefusedError
 from areal_sdk.engine import SAMPLING_BOUNDS, GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason

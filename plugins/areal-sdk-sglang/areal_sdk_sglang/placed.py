@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.backends.remote.starting.placement import Recipe
-from areal_sdk.backends.remote.starting.server_process import LocalServer
-from areal_sdk.backends.sglang.install import ENVIRONMENT_VARIABLE, why_not
-from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment
-from areal_sdk.backends.sglang.settings import SGLangSection
-from areal_sdk.config import EngineSection
+from areal_sdk.backends.remote import JSON, EngineSection, LocalServer, Recipe
 from areal_sdk.errors import ConfigError
-from areal_sdk.process import JSON, Reservation, gpus_of
+from areal_sdk.launcher import Reservation, gpus_of
+from areal_sdk_sglang.install import ENVIRONMENT_VARIABLE, why_not
+from areal_sdk_sglang.servers import SGLangLauncher, chosen_environment
+from areal_sdk_sglang.settings import SGLangSection
 
 
 def placed_settings(own: SGLangSection, *, host: str) -> SGLangSection:
@@ -42,7 +40,7 @@ def recipe_of(model: Path, section: EngineSection, own: SGLangSection) -> Recipe
     tp = own.tp_size
     return Recipe(
         model,
-        make="areal_sdk.backends.sglang.placed:make_server",
+        make="areal_sdk_sglang.placed:make_server",
         args={
             "engine": section.model_dump(mode="json", exclude_unset=True),
             "settings": own.model_dump(mode="json", exclude_unset=True, exclude={"api_key"}),

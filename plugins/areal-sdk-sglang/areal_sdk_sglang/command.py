@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.backends.remote.starting.processes import ServerProcess
-    from areal_sdk.backends.sglang.install import SGLangEnvironment
-    from areal_sdk.backends.sglang.registry import ServerRecord
+    from areal_sdk.backends.remote import ServerProcess
+    from areal_sdk_sglang.install import SGLangEnvironment
+    from areal_sdk_sglang.registry import ServerRecord
 
 _START_TIMEOUT_S = 900.0
 """Seconds for a server to load a model: a large one on a slow disk takes this long."""
@@ -38,7 +38,7 @@ def engine() -> None:
 )
 def install(name: str, cpu: bool, version: str | None, into: Path | None) -> None:
     """Make a virtual environment for SGLang, whose pinned versions then cannot affect your agent."""
-    from areal_sdk.backends.sglang.install import DEFAULT_VERSION, install
+    from areal_sdk_sglang.install import DEFAULT_VERSION, install
 
     install(into, version=version or DEFAULT_VERSION, cpu=cpu, say=click.echo)
 
@@ -76,15 +76,13 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
-    from areal_sdk.backends.remote.starting.processes import start_process
-    from areal_sdk.backends.sglang.install import find_environment
-    from areal_sdk.backends.sglang.registry import ServerRegistry
-    from areal_sdk.backends.sglang.servers import SGLangLauncher
-    from areal_sdk.backends.sglang.settings import SGLangSection
-    from areal_sdk.config import EngineSection
+    from areal_sdk.backends.remote import EngineSection, resolve_model, start_process
     from areal_sdk.errors import ConfigError
-    from areal_sdk.models import resolve_model
-    from areal_sdk.process.network.ports import KeptPort
+    from areal_sdk.launcher import KeptPort
+    from areal_sdk_sglang.install import find_environment
+    from areal_sdk_sglang.registry import ServerRegistry
+    from areal_sdk_sglang.servers import SGLangLauncher
+    from areal_sdk_sglang.settings import SGLangSection
 
     environment = find_environment()
     settings = SGLangSection.read(
@@ -126,7 +124,7 @@ def stop(name: str | None, stop_all: bool) -> None:
     """Stop a server that `start` started."""
     import asyncio
 
-    from areal_sdk.backends.sglang.registry import ServerRegistry
+    from areal_sdk_sglang.registry import ServerRegistry
 
     registry = ServerRegistry()
     if stop_all and not registry.records():
@@ -146,7 +144,7 @@ def status(as_json: bool) -> None:
     """List the servers that `start` started, and what they serve. A dead server is listed until it is stopped."""
     import asyncio
 
-    from areal_sdk.backends.sglang.registry import ServerRegistry
+    from areal_sdk_sglang.registry import ServerRegistry
 
     rows = asyncio.run(_describe(ServerRegistry().records()))
     if as_json:
@@ -165,8 +163,8 @@ def status(as_json: bool) -> None:
 @click.option("-n", "--lines", default=40, show_default=True)
 def logs(name: str | None, lines: int) -> None:
     """Show the end of a server's log."""
-    from areal_sdk.backends.sglang.registry import ServerRegistry
     from areal_sdk.errors import ConfigError
+    from areal_sdk_sglang.registry import ServerRegistry
 
     registry = ServerRegistry()
     if not registry.records():
@@ -196,9 +194,9 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
 
     import aiohttp
 
-    from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
-    from areal_sdk.backends.sglang.client import SGLangClient
+    from areal_sdk.backends.remote import ServerFailedError, wait_until_ready
     from areal_sdk.errors import EngineError
+    from areal_sdk_sglang.client import SGLangClient
 
     async def ready() -> None:
         async with aiohttp.ClientSession() as session:
@@ -220,9 +218,9 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
 async def _describe(records: "list[ServerRecord]") -> list[dict[str, object]]:
     import aiohttp
 
-    from areal_sdk.backends.remote.client import Deadlines
-    from areal_sdk.backends.sglang.client import SGLangClient
+    from areal_sdk.backends.remote import Deadlines
     from areal_sdk.errors import EngineError
+    from areal_sdk_sglang.client import SGLangClient
 
     rows: list[dict[str, object]] = []
     async with aiohttp.ClientSession() as session:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.remote.client import Delta, RequestRefusedError
-from areal_sdk.backends.sglang.wire import EventReader, generate_body
+from areal_sdk.backends.remote import Delta, RequestRefusedError
 from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason
+from areal_sdk_sglang.wire import EventReader, generate_body
 
 
 def version_of(label: str) -> int:

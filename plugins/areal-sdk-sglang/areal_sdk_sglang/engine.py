@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from areal_sdk.backends.remote.engine import RemoteEngine
-from areal_sdk.backends.remote.starting.placement import PlacedServers
-from areal_sdk.backends.remote.starting.processes import ServerStarter
-from areal_sdk.backends.remote.weights.sender import SENDER
-from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.placed import placed_settings, recipe_of
-from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment, named_gpus
-from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
-from areal_sdk.config import EngineSection
+from areal_sdk.backends.remote import (
+    SENDER,
+    EngineSection,
+    LocalLauncher,
+    PlacedServers,
+    RemoteEngine,
+    ServerStarter,
+)
 from areal_sdk.engine import ConfiguredEngine, EngineSettings
 from areal_sdk.errors import ConfigError
-from areal_sdk.launch import LocalLauncher
+from areal_sdk_sglang.client import SGLangClient
+from areal_sdk_sglang.placed import placed_settings, recipe_of
+from areal_sdk_sglang.servers import SGLangLauncher, chosen_environment, named_gpus
+from areal_sdk_sglang.settings import SGLangSection, server_addresses
 
 
 class SGLangEngine(RemoteEngine, ConfiguredEngine):

@@ -7,21 +7,22 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-from areal_sdk.backends.remote.client import (
+from areal_sdk.backends.remote import (
+    JSON,
     Attempt,
     Capabilities,
     Delta,
+    HttpClient,
     RequestRefusedError,
     Scores,
     ServerClient,
     ServerFailedError,
     WeightLayout,
 )
-from areal_sdk.backends.remote.http import JSON, HttpClient
-from areal_sdk.backends.sglang.probe import SGLangServerInfo, check_logprob_convention, read_info
-from areal_sdk.backends.sglang.wire import EventReader, generate_body
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError, UnsupportedSchemaError
+from areal_sdk_sglang.probe import SGLangServerInfo, check_logprob_convention, read_info
+from areal_sdk_sglang.wire import EventReader, generate_body
 
 _MEMORY = ("weights", "kv_cache")
 _IDLE_CHECK_S = 0.02

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from areal_sdk.backends.remote.client import TransportName
-from areal_sdk.backends.remote.options import RemoteSection
-from areal_sdk.config import Positive, explain
+from areal_sdk.backends.remote import RemoteSection, TransportName
 from areal_sdk.errors import ConfigError
+
+Positive = Annotated[int, Field(gt=0)]
 
 
 class SGLangSection(RemoteSection):
@@ -36,10 +36,7 @@ class SGLangSection(RemoteSection):
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "SGLangSection":
         """The section of a table. ConfigError names the wrong value."""
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as exc:
-            raise ConfigError(f"engine.sglang: {explain(exc, cls)}") from None
+        return cls.of_table("engine.sglang", values)
 
 
 def server_addresses(name: str) -> list[str]:
