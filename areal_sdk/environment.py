@@ -1,5 +1,6 @@
 """The environment contract: single use, async, messages in and messages out."""
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -60,6 +61,19 @@ def read_arguments(call: Message) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return arguments if isinstance(arguments, dict) else None
+
+
+def is_held_out(key: str, share: float) -> bool:
+    """Whether the task with the content `key` is for evaluations, which get `share` of all tasks. The key alone decides:
+    no option of a dataset brings a held-out task into training.
+
+    >>> [n for n in range(12) if is_held_out(f"sums {n}", 0.25)]
+    [1, 5, 8, 11]
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ConfigError(f"held_out = {share}: give a share from 0.0 to 1.0, such as 0.25")
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def seeds_of(split: str, *, count: int, eval_count: int, seed: int) -> range:

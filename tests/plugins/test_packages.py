@@ -123,4 +123,4 @@ def test_every_package_of_this_repository_has_a_row_and_its_extra_brings_it() ->
 def test_the_extra_all_is_every_extra_that_users_may_have_together() -> None:
     (line,) = EXTRAS["all"]
     listed = line.removeprefix("areal-sdk[").removesuffix("]").split(",")
-    assert sorted(listed) == sorted(EXTRAS.keys() - {"all", "dev", "sglang"})
+    assert sorted(listed) == sorted(EXTRAS.keys() - {"all", "dev"})

@@ -1,9 +1,9 @@
 """Tasks: BFCL's multi-turn entries, or their first turns."""
 
-import hashlib
 from collections.abc import Iterator
 
 from areal_sdk import ConfigError, Task
+from areal_sdk.environment import is_held_out
 from areal_sdk_bfcl.entries import CATEGORIES, entries
 
 
@@ -23,8 +23,6 @@ def tasks(
     calls: leave out entries whose known solution has a turn without calls, or with more than so many; 0: none.
     held_out: the share that is for evaluations; with 1.0, all entries are.
     """
-    if not 0.0 <= held_out <= 1.0:
-        raise ConfigError(f"held_out = {held_out}: give a share from 0.0 to 1.0, such as 0.25")
     if turns < 0 or calls < 0:
         raise ConfigError(f"turns = {turns}, calls = {calls}: give 0, for no limit, or more")
     for category in _known(categories):
@@ -32,7 +30,8 @@ def tasks(
             played = one.truth[: turns or None]
             too_short = turns > len(one.truth)
             too_hard = calls and not all(0 < len(known) <= calls for known in played)
-            if too_short or too_hard or _is_held_out(one.id, held_out) == (split == "train"):
+            key = f"bfcl {one.id.rpartition('_')[2]}"
+            if too_short or too_hard or is_held_out(key, held_out) == (split == "train"):
                 continue
             data: dict[str, object] = {"entry": one.id, "family": category}
             if turns:
@@ -48,9 +47,3 @@ def _known(categories: str | list[str]) -> list[str]:
         if name not in CATEGORIES:
             raise ConfigError(f"BFCL has no category {name!r}; it has {', '.join(CATEGORIES)}, all")
     return names
-
-
-def _is_held_out(entry_id: str, held_out: float) -> bool:
-    number = entry_id.rpartition("_")[2]
-    digest = hashlib.sha256(f"bfcl {number}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64

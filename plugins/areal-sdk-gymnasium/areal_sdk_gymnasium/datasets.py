@@ -1,13 +1,12 @@
 """Tasks: seeds of one environment, and maps of frozen lakes."""
 
-import hashlib
 import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
 
 from areal_sdk import ConfigError, Task
-from areal_sdk.environment import seeds_of
+from areal_sdk.environment import is_held_out, seeds_of
 
 
 def tasks(
@@ -65,7 +64,7 @@ def frozen_lake_maps(
             )
         rows = _random_rows(size, ice, generator)
         name = "/".join(rows)
-        if name in seen or _is_held_out(name, held_out) == is_train or not _has_a_way(rows):
+        if name in seen or is_held_out(name, held_out) == is_train or not _has_a_way(rows):
             continue
         seen.add(name)
         arguments = {"desc": rows, "is_slippery": slippery}
@@ -95,8 +94,3 @@ def _has_a_way(rows: list[str]) -> bool:
                 reached.add(there)
                 left.append(there)
     return (size - 1, size - 1) in reached
-
-
-def _is_held_out(name: str, held_out: float) -> bool:
-    digest = hashlib.sha256(name.encode()).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64

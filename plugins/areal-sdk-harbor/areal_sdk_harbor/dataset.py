@@ -1,13 +1,13 @@
 """Tasks: the directories in Harbor's format below one place."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from areal_sdk import ConfigError, Task
+from areal_sdk.environment import is_held_out
 from areal_sdk.errors import EnvError
 from areal_sdk_harbor.definition import Definition, read_definition
 from areal_sdk_harbor.image import RefusedError, Run
@@ -25,8 +25,6 @@ def tasks(
     held_out: otherwise the share that is for evaluations, chosen by the name of each task. With 1.0 all are.
     skip_refused: leave out, with a warning, tasks that a sandbox of this machine cannot play. Otherwise they are an error.
     """
-    if not 0.0 <= held_out <= 1.0:
-        raise ConfigError(f"held_out = {held_out}: give a share from 0.0 to 1.0, such as 0.25")
     root = Path(path).expanduser().absolute()
     if not path or not root.is_dir():
         raise ConfigError(
@@ -36,7 +34,9 @@ def tasks(
         found = directories(root / split)
     else:
         is_trained = split == "train"
-        found = [d for d in directories(root) if _is_held_out(d.name, held_out) != is_trained]
+        found = [
+            d for d in directories(root) if is_held_out(f"harbor {d.name}", held_out) != is_trained
+        ]
     for definition in playable(found, skip_refused=skip_refused):
         yield Task(definition.name, {"path": str(definition.path)})
 
@@ -89,8 +89,3 @@ def _try_images(found: list[Definition]) -> list[str]:
         return [await problem(task) for task in found]
 
     return asyncio.run(problems())
-
-
-def _is_held_out(name: str, held_out: float) -> bool:
-    digest = hashlib.sha256(f"harbor {name}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64

@@ -1,11 +1,11 @@
 """Tasks of one family or of a mixture, without an overlap between the splits."""
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from areal_sdk import ConfigError, Task
+from areal_sdk.environment import is_held_out
 from areal_sdk_reasoning_gym.families import (
     Entry,
     entries,
@@ -76,16 +76,6 @@ def tasks(
             "metadata": made["metadata"],  # scoring reads it, and tells tuples from lists
         }
         yield Task(f"{family}-{split}-{seed}-{number}", data)
-
-
-def is_held_out(question: str, held_out: float) -> bool:
-    """Whether a question belongs to evaluations.
-
-    >>> [is_held_out(f"What is {n}+2?", 0.2) for n in range(5)]
-    [False, True, False, False, False]
-    """
-    digest = hashlib.sha256(question.encode(errors="surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") < held_out * 2**64
 
 
 def _of_split(

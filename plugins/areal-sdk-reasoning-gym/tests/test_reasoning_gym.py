@@ -18,7 +18,8 @@ from areal_sdk.testing import (
 
 pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym (233 MB with what it needs)")
 
-from areal_sdk_reasoning_gym.dataset import is_held_out, tasks
+from areal_sdk.environment import is_held_out
+from areal_sdk_reasoning_gym.dataset import tasks
 from areal_sdk_reasoning_gym.environment import ReasoningGym
 from areal_sdk_reasoning_gym.families import family_names, has_level
 from areal_sdk_reasoning_gym.rewards import reasoning_gym

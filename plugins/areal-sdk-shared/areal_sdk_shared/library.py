@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from areal_sdk import ConfigError, EpisodeContext, Outcome
+from areal_sdk.environment import is_held_out
 from areal_sdk.errors import AgentError
 from areal_sdk.launcher import make_environment
 from areal_sdk_shared.player import JSON, Player
@@ -96,8 +97,7 @@ class Library:
 
     def is_held_out(self, key: str, share: float) -> bool:
         """Whether a task is for evaluations, of which `share` of all are; chosen by the key of its content."""
-        digest = hashlib.sha256(f"{self.name} {key}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") < share * 2**64
+        return is_held_out(f"{self.name} {key}", share)
 
     async def play(
         self, order: JSON, context: EpisodeContext, *, python: str, path: Sequence[str] = ()
@@ -130,8 +130,7 @@ class Library:
 
 def check_share(held_out: float) -> None:
     """Raise ConfigError unless the option `held_out` is a share."""
-    if not 0.0 <= held_out <= 1.0:
-        raise ConfigError(f"held_out = {held_out}: give a share from 0.0 to 1.0, such as 0.2")
+    is_held_out("", held_out)  # refuses what is none
 
 
 def _environment(path: Sequence[str]) -> dict[str, str]:
