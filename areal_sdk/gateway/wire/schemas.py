@@ -1,23 +1,36 @@
-"""The schemas of bodies in the OpenAPI document: those of OpenAI and Anthropic, as far as supported."""
+"""The schemas of bodies in the OpenAPI document: those of OpenAI and Anthropic, as far as supported.
 
-from typing import Any
+A request is described by its parser: the parser reads a small body, and every field that it asks for is in the schema.
+"""
 
-from areal_sdk.engine import SAMPLING_BOUNDS
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.wire.anthropic_reply import MessagesReply
+from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages
+from areal_sdk.gateway.wire.chat import parse as parse_chat
+from areal_sdk.gateway.wire.completions import CompletionsReply
 from areal_sdk.gateway.wire.fields import (
     LARGEST_BIAS,
+    LARGEST_INTEGER,
     LONGEST_STOP,
     MOST_STOPS,
+    Fields,
 )
-from areal_sdk.gateway.wire.responses.request import INCLUDABLE
+from areal_sdk.gateway.wire.responses.items import ResponseStore
+from areal_sdk.gateway.wire.responses.request import INCLUDABLE, parse_count
+from areal_sdk.gateway.wire.responses.request import parse as parse_response
 
+_T = TypeVar("_T")
 Schema = dict[str, Any]
 
 
 def schemas_by_name() -> dict[str, Schema]:
     return {
-        **_completion_requests(),
-        **_response_requests(),
-        **_message_requests(),
+        **dict(_requests()),
         **_reply_schemas(),
         **_control_schemas(),
     }
@@ -48,11 +61,6 @@ def _integer(least: int, most: int | None = None) -> Schema:
     return {"type": "integer", "minimum": least, **limit}
 
 
-def _accepted(names: str) -> dict[str, Schema]:
-    """Fields that change nothing here, whatever they hold."""
-    return dict.fromkeys(names.split(), _ANY)
-
-
 _ANY: Schema = {}
 _TEXT: Schema = {"type": "string"}
 _MAYBE_TEXT: Schema = {"type": ["string", "null"]}
@@ -71,114 +79,103 @@ _STOPS: Schema = {
 _STOP: Schema = {"anyOf": [_STOPS["items"], _STOPS]}
 _MESSAGES: Schema = {**_list(_object("role", role=_TEXT, content=_ANY)), "minItems": 1}
 
-_SAMPLING: dict[str, Schema] = {
-    **{name: _number(least, most) for name, (least, most) in SAMPLING_BOUNDS.items()},
-    "top_k": {"type": "integer", "minimum": -1},
+_TYPES: dict[type, Schema] = {str: _TEXT, bool: _FLAG, dict: _MAP, list: _MAPS}
+_SHAPES: dict[str, Schema] = {
+    "messages": _MESSAGES,
+    "stop": _STOP,
+    "stop_sequences": _STOPS,
     "logit_bias": {"type": "object", "additionalProperties": _number(-LARGEST_BIAS, LARGEST_BIAS)},
+    "input": {"anyOf": [_TEXT, _MAPS]},
+    "include": _list({"enum": [*INCLUDABLE]}),
 }
+"""Schemas of fields whose inside is read by functions of its own."""
 
-_TOOLS: dict[str, Schema] = {
-    "tools": _MAPS,
-    "tool_choice": _ANY,
-    "parallel_tool_calls": _FLAG,
+
+class _Described(Fields):
+    """Fields that describe a request: what its parser asks for is what a client may send."""
+
+    def __init__(self, body: Schema) -> None:
+        super().__init__(body)
+        self.properties: dict[str, Schema] = {}
+
+    def _describe(self, name: str, schema: Schema) -> None:
+        known = _SHAPES.get(name) or self.properties.get(name)
+        self.properties[name] = known or schema
+
+    def get(self, name: str) -> Any:
+        self._describe(name, _ANY)
+        return super().get(name)
+
+    def holds_any(self, names: Collection[str]) -> bool:
+        super().holds_any(names)
+        return True
+
+    def accept(self, *names: str) -> None:
+        for name in names:
+            self.get(name)
+
+    def accept_with_notice(self, *names: str) -> None:
+        self._known.update(names)
+
+    def refuse(self, name: str, why: str, *, unless: Collection[Any] = ()) -> None:
+        self._known.add(name)
+
+    def integer(self, name: str, *, least: int, most: int = LARGEST_INTEGER) -> int | None:
+        lower = {} if least < -LARGEST_INTEGER else {"minimum": least}
+        upper = {} if most == LARGEST_INTEGER else {"maximum": most}
+        self._describe(name, {"type": "integer", **lower, **upper})
+        return super().integer(name, least=least, most=most)
+
+    def number(self, name: str, *, least: float, most: float | None = None) -> float | None:
+        upper = {} if most is None else {"maximum": most}
+        self._describe(name, {"type": "number", "minimum": least, **upper})
+        return super().number(name, least=least, most=most)
+
+    def choice(self, name: str, known: Collection[str]) -> str | None:
+        self._describe(name, {"enum": [*known]})
+        return super().choice(name, known)
+
+    def _typed(self, name: str, kind: type[_T], what: str) -> _T | None:
+        self._describe(name, _TYPES[kind])
+        return super()._typed(name, kind, what)
+
+
+_NOBODY: Any = SimpleNamespace(new_reply_id=str)
+"""A session in which nothing is said."""
+_HI: Schema = {"messages": [{"role": "user", "content": "Hi"}]}
+_SAID: Schema = {"input": "Hi", "instructions": "Be brief."}
+
+_PARSERS: dict[str, tuple[Schema, Callable[[Fields], object]]] = {
+    "ChatRequest": ({"model": "m", **_HI}, parse_chat),
+    "CompletionRequest": (
+        {"model": "m", "prompt": "Hi"},
+        lambda fields: CompletionsReply(fields, _NOBODY, model="m", tokenizer=_NOBODY),
+    ),
+    "ResponseRequest": (
+        {"model": "m", **_SAID},
+        lambda fields: parse_response(fields, ResponseStore(), {}),
+    ),
+    "ResponseCountRequest": (_SAID, lambda fields: parse_count(fields, ResponseStore(), {})),
+    "MessagesRequest": (
+        {"model": "m", "max_tokens": 1, **_HI},
+        lambda fields: MessagesReply(fields, _NOBODY, model="m"),
+    ),
+    "CountRequest": (_HI, lambda fields: parse_messages(fields, max_new_tokens=None)),
 }
+"""The parser of each request, and a small body that it accepts."""
 
 
-def _completion_requests() -> dict[str, Schema]:
-    """Requests with messages or with text."""
-    chosen = {"n": _integer(1, 128), "stop": _STOP, "seed": {"type": "integer"}}
-    streams = {"stream": _FLAG, "stream_options": _MAP}
-    return {
-        "ChatRequest": _object(
-            "model messages",
-            model=_TEXT,
-            messages=_MESSAGES,
-            max_tokens=_LIMIT,
-            max_completion_tokens=_LIMIT,
-            response_format=_MAP,
-            logprobs=_FLAG,
-            top_logprobs=_integer(0, 20),
-            functions=_MAPS,
-            function_call=_ANY,
-            chat_template_kwargs=_MAP,
-            return_token_ids=_FLAG,
-            **chosen,
-            **streams,
-            **_TOOLS,
-            **_SAMPLING,
-            **_accepted("user store metadata service_tier reasoning_effort verbosity"),
-            **_accepted("prompt_cache_key prompt_cache_options prompt_cache_retention"),
-            **_accepted("safety_identifier"),
-        ),
-        "CompletionRequest": _object(
-            "model prompt",
-            model=_TEXT,
-            prompt=_ANY,
-            max_tokens=_LIMIT,
-            echo=_FLAG,
-            logprobs=_integer(0, 20),
-            best_of=_integer(1, 128),
-            return_token_ids=_FLAG,
-            **chosen,
-            **streams,
-            **_SAMPLING,
-            **_accepted("user"),
-        ),
-    }
-
-
-def _response_requests() -> dict[str, Schema]:
-    spoken: dict[str, Schema] = {
-        "input": {"anyOf": [_TEXT, _MAPS]},
-        "instructions": _TEXT,
-        "previous_response_id": _TEXT,
-        "max_output_tokens": _LIMIT,
-        "metadata": _MAP,
-        "include": _list({"enum": [*INCLUDABLE]}),
-        "text": _MAP,
-        "top_logprobs": _integer(0, 20),
-        "truncation": {"enum": ["auto", "disabled"]},
-        "store": _FLAG,
-        "background": _FLAG,
-        "stream": _FLAG,
-        "reasoning": _MAP,
-        **_TOOLS,
-        **_SAMPLING,
-        **_accepted("user service_tier safety_identifier prompt_cache_key prompt_cache_options"),
-        **_accepted("prompt_cache_retention stream_options max_tool_calls client_metadata"),
-    }
-    return {
-        "ResponseRequest": _object("model", model=_TEXT, **spoken),
-        "ResponseCountRequest": _object(model=_TEXT, **spoken),
-    }
-
-
-def _message_requests() -> dict[str, Schema]:
-    """Anthropic's."""
-    counted: dict[str, Schema] = {
-        "model": _TEXT,
-        "messages": _MESSAGES,
-        "system": _ANY,
-        "tools": _MAPS,
-        "tool_choice": _MAP,
-        "thinking": _MAP,
-        "output_config": _MAP,
-        **_accepted("cache_control speed user_profile_id workspace_id"),
-    }
-    return {
-        "MessagesRequest": _object(
-            "model messages max_tokens",
-            max_tokens=_LIMIT,
-            stop_sequences=_STOPS,
-            stream=_FLAG,
-            temperature=_number(0, 1),
-            top_p=_number(0, 1),
-            top_k=_COUNT,
-            **counted,
-            **_accepted("metadata service_tier inference_geo"),
-        ),
-        "CountRequest": _object("messages", **counted),
-    }
+def _requests() -> Iterator[tuple[str, Schema]]:
+    """The schema of each request, as its parser reads it."""
+    for name, (body, parse) in _PARSERS.items():
+        described = _Described(body)
+        parse(described)
+        required = set(body)
+        for field in body:
+            with suppress(ApiError):  # it is missed
+                parse(Fields({key: value for key, value in body.items() if key != field}))
+                required.remove(field)
+        yield name, _object(" ".join(sorted(required)), **described.properties)
 
 
 def _reply_schemas() -> dict[str, Schema]:

@@ -206,6 +206,17 @@ EXTENSIONS = {
     *("presence_penalty", "frequency_penalty", "logit_bias"),  # Open Responses has them
     "client_metadata",  # Codex sends it
     "stream",  # the SDKs have it in models of their own
+    # of Anthropic's beta clients
+    *(
+        "betas",
+        "billing_policy",
+        "context_management",
+        "fallback_credit_token",
+        "fallbacks",
+        "output_format",
+    ),
+    # what is counted may be the request that is sent afterwards
+    *("inference_geo", "metadata", "service_tier", "stop_sequences"),
 }
 
 
