@@ -70,7 +70,7 @@ PACKAGES = (
             "dataset": ("python_problems",),
         },
     ),
-    Package("areal-sdk-fork", {"command": ("fork",), "engine": ("fork",)}),
+    Package("areal-sdk-fork", dict.fromkeys(("command", "engine"), ("fork", "reread"))),
     Package("areal-sdk-from-areal", {"option": ("init --from-areal",)}, extra="from-areal"),
     Package(
         "areal-sdk-gymnasium",

@@ -1,4 +1,5 @@
-"""Forks of episodes: the turns before the fork are the recorded ones, the others are sampled by the weights asked for."""
+"""Forks of episodes: the turns before the fork are the recorded ones, the others are sampled by the weights asked for.
+Readings: the recorded tokens, with the logprobs that other weights give them."""
 
 import json
 import os
@@ -12,10 +13,14 @@ from click.testing import CliRunner
 
 import areal_sdk
 from areal_sdk import ConfigError, EngineError, Episode, GenerateRequest, Run
-from areal_sdk.testing import check_plugin, make_episode
+from areal_sdk.engine import GenerateResult
+from areal_sdk.testing import ScriptedEngine, check_plugin, make_episode
 from areal_sdk.types import FinishReason
 from areal_sdk_fork.command import fork
 from areal_sdk_fork.forking import fork_episode
+from areal_sdk_fork.read_command import reread as reread_command
+from areal_sdk_fork.read_engine import RereadEngine
+from areal_sdk_fork.reading import Reading, as_sampled, changes, reread
 from areal_sdk_fork.replay import Replay, chunk_of
 
 AGENT = Path(__file__).with_name("fork_agent.py")
@@ -110,11 +115,69 @@ def test_a_checkpoint_repeats_what_its_evaluation_recorded(tmp_path: Path) -> No
             assert logprobs(made.forked) == pytest.approx(logprobs(made.recorded), abs=1e-4)
     made = fork_episode(run, rows[0]["id"], turn=0, model="tiny", quiet=True)
     assert logprobs(made.forked) != pytest.approx(logprobs(made.recorded), abs=1e-4)
+    first, last = reread(run, rows[0]["id"], quiet=True)
+    assert (first.model, last.model) == ("tiny", "final")
+    assert sampled(last) == pytest.approx(sampled(as_sampled(made.recorded)), abs=1e-4)
+    changed = changes(made.recorded, first, last)
+    assert abs(changed[0].after - changed[0].before) > 0.01
 
 
 def logprobs(episode: Episode) -> list[float]:
     """The logprobs that the first sampled tokens of the turns had."""
     return [turn.logprobs[0] for turn in episode.turns]
+
+
+def sampled(reading: Reading) -> list[float]:
+    return [logprob for turn in reading.turns for logprob in turn.logprobs]
+
+
+def test_the_weights_that_sampled_an_episode_read_it_as_it_was_sampled(
+    recorded: tuple[Run, str],
+) -> None:
+    run, episode = recorded
+    said = CliRunner().invoke(
+        reread_command, [str(run.path), episode, "--model", "tiny"], catch_exceptions=False
+    )
+    assert "24 tokens: logprob" in said.stdout
+    assert "tiny would say" in said.stdout
+    turns = run.episode(episode).turns
+    (line,) = (run.path / "readings.jsonl").read_text().splitlines()
+    read = json.loads(line)
+    assert (read["episode"], read["model"]) == (episode, "tiny")
+    for turn, of_turn in zip(turns, read["turns"], strict=True):
+        assert of_turn["logprobs"] == pytest.approx(turn.logprobs, abs=1e-4)
+        assert [len(at) for at in of_turn["likeliest"]] == [4] * len(turn.output_tokens)
+
+
+def test_an_episode_without_weights_to_compare_names_the_cure(recorded: tuple[Run, str]) -> None:
+    run, episode = recorded
+    with pytest.raises(ConfigError, match="has no weights yet: name the models with --model"):
+        reread(run, episode)
+
+
+class Biased(ScriptedEngine):
+    """An engine whose logprobs are those of the biased choice, or one that has no biases."""
+
+    token: int | None = None
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        (forced,) = request.sampling.logit_bias
+        return GenerateResult((self.token or forced,), (0.0,), (0,), FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"), [(None, "every token is certain"), (7, "this engine has no logit_bias")]
+)
+async def test_an_engine_that_cannot_read_is_refused_and_not_believed(
+    tmp_path: Path, token: int | None, told: str
+) -> None:
+    behind = Biased()
+    behind.token = token
+    turn = replace(make_episode("yes it is").turns[0], new_tokens=(1,))
+    engine = RereadEngine(behind, [turn], tmp_path / "turns")
+    with pytest.raises(EngineError, match=told):
+        await engine.generate(GenerateRequest(turn.prompt_tokens, 8))
+    assert not (tmp_path / "turns").exists()
 
 
 def test_a_turn_that_the_episode_does_not_have_is_refused(

@@ -58,6 +58,8 @@ class Conversation:
     scores: Mapping[str, float] = field(default_factory=dict)
     user: str = ""
     tags: tuple[str, ...] = ()
+    task: str = ""
+    """The name of what was attempted, if the source has one: several attempts share it."""
     model: str = ""
     format: str = ""
     places: tuple[Place, ...] = ()

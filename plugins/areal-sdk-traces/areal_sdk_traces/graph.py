@@ -41,6 +41,7 @@ class Origin:
     """Empty if the source names none: each conversation is then named by a digest of what it says."""
     user: str = ""
     tags: tuple[str, ...] = ()
+    task: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
     agent_parents: Mapping[str, str] = field(default_factory=dict)
     """The agent that started an agent, by the ids of both."""
@@ -170,6 +171,7 @@ class Graph:
             scores=scores,
             user=origin.user,
             tags=origin.tags,
+            task=origin.task,
             model=next((node.model for node in nodes[::-1] if node.model), ""),
             format=origin.format,
             places=tuple(dict.fromkeys(places)),

@@ -1,4 +1,4 @@
-"""The rows of a file, a directory or standard input: JSON lines, JSON documents, both also as .gz."""
+"""The rows of a file, a directory or standard input: JSON lines, JSON documents, both also as .gz; archives of Inspect."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ from typing import IO, Any
 import orjson
 
 from areal_sdk import ConfigError
+from areal_sdk_traces.archives import ArchiveError, read_archive
 from areal_sdk_traces.book import Book, Fate, Place
 
 STDIN = "-"
@@ -35,10 +36,15 @@ class Row:
 def read_rows(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[Row]:
     """The rows, which the book sees. A line that is no JSON is damage in the book."""
     for file, raw, is_lines in _files(source, book, stdin=stdin):
-        yield from _lines(file, raw, book) if is_lines else _document(file, raw, book)
+        if isinstance(raw, Row):
+            book.saw(raw.place)
+            yield raw
+        else:
+            yield from _lines(file, raw, book) if is_lines else _document(file, raw, book)
 
 
-def _files(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[tuple[str, bytes, bool]]:
+def _files(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[tuple[str, bytes | Row, bool]]:
+    """Each file with its bytes, or with its one row if it is an archive; and whether it has a row a line."""
     if source == STDIN:
         raw = stdin.read()
         yield "stdin", raw, not _is_document(raw)
@@ -53,8 +59,10 @@ def _files(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[tuple[str, 
         suffixes = [suffix for suffix in path.suffixes[-2:] if suffix != ".gz"]
         suffix = suffixes[-1] if suffixes else ""
         if suffix == ".eval":
-            cure = f"inspect log convert --to json --output-dir DIR {path}"
-            book.write(Place(name, 0), Fate.DAMAGED, f"an archive, not JSON: {cure}")
+            try:
+                yield name, Row(read_archive(path), Place(name, 0)), False
+            except ArchiveError as exc:
+                book.write(Place(name, 0), Fate.DAMAGED, f"an archive of Inspect: {exc}")
             continue
         if suffix not in (*_LINES, *_DOCUMENTS) and root.is_dir():
             book.write(Place(name, 0), Fate.NO_MESSAGE, "a file of another kind than JSON")

@@ -1,5 +1,6 @@
 """`areal-sdk view [RUN ...]`: serve runs to a browser on this machine."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def view(
 ) -> None:
     """Look at runs in a browser, live or a year later.
 
-    RUN is a run's directory, or a directory of runs; default: ./runs. The server listens on this machine alone, and
+    RUN is a run's directory, or a directory of runs; default: ./runs. It may also be what another tool recorded: a log of
+    Inspect (.eval, .json), trajectories in ATIF, traces of verifiers, and what else areal-sdk-traces reads. The server listens on this machine alone, and
     its address has a token: nobody else can read what agents said.
 
     \b
@@ -37,27 +39,42 @@ def view(
     areal-sdk view runs/Capitals-DATE-TIME
     areal-sdk view runs/Capitals-DATE-TIME --export page.html
     areal-sdk view runs --check-report report.md
+    areal-sdk view logs/*.eval
     """
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-view-") as scratch:
+        roots = [_directory(one, Path(scratch)) for one in runs or (Path("runs"),)]
+        if report is not None:
+            _check(report, roots)
+        elif page is not None:
+            from areal_sdk_view.export import export
+
+            if not runs or not all((root / "config.toml").is_file() for root in roots):
+                raise click.UsageError(
+                    "--export writes the runs that you name: give their directories"
+                )
+            page.write_bytes(export(*roots, num_episodes=episodes))
+            size = page.stat().st_size / 1e6
+            click.echo(f"{page}: {size:.1f} MB; open it in any browser, offline")
+        else:
+            from areal_sdk_view.server import serve
+
+            serve(roots, port=port, say=click.echo)
+
+
+def _directory(given: Path, scratch: Path) -> Path:
+    """The directory of a run or of runs. What another tool recorded is written below `scratch` as a run."""
     from areal_sdk import ConfigError
 
-    roots = runs or (Path("runs"),)
-    for root in roots:
-        if not root.is_dir():
-            raise ConfigError(f"no directory {root}: name a run, or a directory of runs")
-    if report is not None:
-        _check(report, roots)
-        return
-    if page is not None:
-        from areal_sdk_view.export import export
-
-        if not runs or not all((run / "config.toml").is_file() for run in runs):
-            raise click.UsageError("--export writes the runs that you name: give their directories")
-        page.write_bytes(export(*runs, num_episodes=episodes))
-        click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in any browser, offline")
-        return
-    from areal_sdk_view.server import serve
-
-    serve(roots, port=port, say=click.echo)
+    if given.is_dir():
+        return given
+    if not given.is_file():
+        raise ConfigError(f"no directory {given}: name a run, or a directory of runs")
+    try:
+        from areal_sdk_traces.as_run import write_run
+    except ImportError:
+        cure = 'pip install "areal-sdk[traces]"'
+        raise ConfigError(f"areal-sdk-traces reads the logs of other tools: {cure}") from None
+    return write_run(given, Path(tempfile.mkdtemp(dir=scratch)), say=click.echo)
 
 
 def _check(report: Path, roots: Sequence[Path]) -> None:

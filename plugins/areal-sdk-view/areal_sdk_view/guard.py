@@ -53,24 +53,20 @@ class Guard:
     def _refused(self, request: web.Request) -> web.StreamResponse | None:
         name, _, _ = request.host.rpartition(":")
         if (name or request.host) not in NAMES:
-            return web.Response(status=403, text="this server answers to 127.0.0.1 alone")
+            return _refusal("this server answers to 127.0.0.1 alone")
         given = (
             request.query.get("token")
             or _bearer(request)
             or request.cookies.get(_cookie(request), "")
         )
         if not hmac.compare_digest(_bytes(given), _bytes(self._token)):
-            return web.Response(
-                status=403, text="open the address that `areal-sdk view` printed: it has a token"
-            )
+            return _refusal("open the address that `areal-sdk view` printed: it has a token")
         origin = request.headers.get("Origin")
         is_own = origin == f"{request.scheme}://{request.host}" or (
             origin is None and _bearer(request)
         )
         if request.method in CHANGES and not is_own:
-            return web.Response(
-                status=403, text="a page of another origin cannot change anything here"
-            )
+            return _refusal("a page of another origin cannot change anything here")
         return None
 
     def _admitted(self, request: web.Request) -> web.StreamResponse | None:
@@ -80,6 +76,10 @@ class Guard:
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(_cookie(request), self._token, httponly=True, samesite="Lax", path="/")
         return response
+
+
+def _refusal(text: str) -> web.Response:
+    return web.Response(status=403, text=text)
 
 
 def _bytes(text: str) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from areal_sdk.records import EpisodeSummary, FollowedRun, overview_of
+from areal_sdk.records import EpisodeRecord, EpisodeSummary, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
 from areal_sdk_view.notes import read_note
 
@@ -38,6 +38,14 @@ class OpenRun(FollowedRun):
         self._by_field: dict[str, _Places] = {}
         self.endings: dict[tuple[str, int], Ending] = {}
         """The endings of failed episodes by file and offset, where an episode never changes."""
+
+    def episode(self, name: str) -> EpisodeRecord:
+        """The whole episode `name`. NotThereError if there is none."""
+        summary = self.find(name)
+        if summary is None:
+            run = whole_text(self.run_dir.path.name)
+            raise NotThereError(f"no episode {name!r} in run {run!r}")
+        return self.record(summary)
 
     def of(self, name: Literal["group", "task_id"], value: str) -> list[EpisodeSummary]:
         """The episodes with this group or task, oldest first. Only those are looked at that came since the last call."""

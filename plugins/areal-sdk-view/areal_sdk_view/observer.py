@@ -37,14 +37,9 @@ class View:
             logs = path / "logs"
             logs.mkdir(mode=0o700, exist_ok=True)  # the first observer may come before any process
             with (logs / "view.log").open("ab") as log:
+                program = (sys.executable, "-m", "areal_sdk_view")
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "areal_sdk_view",
-                        str(path.parent),
-                        str(listening.fileno()),
-                    ],
+                    [*program, str(path.parent), str(listening.fileno())],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,

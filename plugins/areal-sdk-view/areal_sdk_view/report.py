@@ -117,10 +117,7 @@ def _texts(
     if place not in known:
         try:
             with library.open(link.run) as run:
-                summary = run.find(link.episode)
-                if summary is None:
-                    raise NotThereError(f"no episode {link.episode!r} in run {link.run!r}")
-                known[place] = list(_said(run.record(summary).episode))
+                known[place] = list(_said(run.episode(link.episode).episode))
         except (ArealError, NotThereError) as exc:
             known[place] = str(exc)
     return known[place]

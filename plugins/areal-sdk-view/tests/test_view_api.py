@@ -50,6 +50,46 @@ async def test_a_run_is_told_with_its_ledger_which_balances(client: aiohttp.Clie
     assert about["settings"]["algorithm"]["name"] == "grpo"
 
 
+async def test_readings_have_one_number_a_token_and_damaged_ones_are_left_out(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    tokens = await get(client, "runs/guess-1/tokens", id="train-4.0")
+    sampled, first, last = tokens["readings"]
+    assert [sampled["model"], first["model"]] == ["as sampled", "step-000001"]
+    assert sampled["logprob"] == first["logprob"] == tokens["columns"]["logprob"]
+    changes = [
+        b - a for a, b in zip(first["logprob"], last["logprob"], strict=True) if a is not None
+    ]
+    assert changes == pytest.approx([0.0] * 3 + [0.4] * 2)
+    assert last["likeliest"][8] == [["4 ", -0.5], ["6 ", -1.5]]
+    assert tokens["pair"] == [1, 2]
+    other = await get(client, "runs/guess-1/tokens", id="train-4.1")
+    assert other["pair"] == []
+    assert other["reread"] == f"areal-sdk reread {runs / 'guess-1'} train-4.1"
+    (change,) = (await get(client, "runs/guess-1/task", task="t-1"))["changes"]
+    assert (change["id"], change["token"], change["text"]) == ("train-4.0", 8, "20 ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b'{"episode": [], "model": 1, "turns": []}',
+        b'{"episode": "train-4.1", "model": 1, "turns": 5}',
+        b'{"episode": "train-4.1", "model": 1, "turns": [[], []]}',
+        b'{"episode": "train-4.1", "model": 1, "turns": [{"logprobs": [1, 2, 3], "likeliest": [[[1e99, 0]], [], []]}]}',
+        b'{"episode": "train-4.1", "model": 1, "turns": [{"logprobs": ["x", 2, 3]}, {"logprobs": [1, 2]}]}',
+        b"\xff\x00",
+    ],
+)
+async def test_a_reading_that_a_stranger_wrote_breaks_no_page(
+    client: aiohttp.ClientSession, runs: Path, line: bytes
+) -> None:
+    with (runs / "guess-1/readings.jsonl").open("ab") as file:
+        file.write(b"\n" + line + b"\n")
+    assert (await get(client, "runs/guess-1/tokens", id="train-4.1"))["pair"] == []
+
+
 async def test_curves_come_as_columns_with_what_happened_beside_them(
     client: aiohttp.ClientSession,
 ) -> None:

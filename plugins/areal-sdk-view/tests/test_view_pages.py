@@ -197,6 +197,38 @@ async def test_tokens_are_walked_through_and_recoloured_by_keys(page: Page, addr
     check(page, address)
 
 
+async def test_the_tokens_that_changed_most_are_walked_through_and_other_weights_chosen(
+    page: Page, address: str
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/task/t-1")
+    await page.run(
+        "[...document.querySelectorAll('p a')].find((a) => a.innerText === 'train-4.0').click()"
+    )
+    await page.until("document.querySelector('.readout')?.innerText.includes('token 8, id 20')")
+    assert "61 % → 90 %" in await page.run("document.querySelector('.readout').innerText")
+    await page.press("j")
+    await page.press("j")
+    await page.until("document.querySelector('.readout').innerText.includes('token 9, id 6')")
+    choice = "document.querySelector('[aria-label=\"Weights from\"]')"
+    await page.run(f"{choice}.value = 'as sampled'; {choice}.dispatchEvent(new Event('change'))")
+    await page.until("location.hash.includes('from=as+sampled')")
+    await page.until("document.body.innerText.includes('as sampled')")
+    check(page, address)
+
+
+async def test_an_episode_that_was_not_read_again_has_the_command_that_does(
+    page: Page, address: str, runs: Path
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-4.1")
+    await page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }; 1")
+    await page.run(
+        "[...document.querySelectorAll('button')].find((b) => b.innerText === 'Copy reread command').click()"
+    )
+    words = shlex.split(await page.run("window.copied"))
+    assert words == ["areal-sdk", "reread", str(runs / "guess-1"), "train-4.1"]
+    check(page, address)
+
+
 async def test_a_live_run_is_shown_as_it_grows(page: Page, address: str, runs: Path) -> None:
     await page.open(f"{address}/?token={TOKEN}#run/guess-2/episodes")
     await page.until("document.body.innerText.includes('25 of 25')")

@@ -1,5 +1,6 @@
 """Run directories for the tests, written by the writers of a real run from numbers chosen here."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,10 +32,34 @@ def write_run(root: Path, name: str = "guess-1") -> Path:
     failed = Outcome.failed(ErrorKind.AGENT, f"agent: KeyError {ATTACK} (agent.py:5)")
     run.drop(Episode("bad", Task("t-9"), (), failed), "error_agent")
     write_evaluation(run, "after", STEPS, 0.75)
+    add_readings(run.path, make_episode(4, 0, 0.0))
     run.event("notice", {"step": 3, "level": "note", "text": f"slow {ATTACK}"})
     run.event("end", {"ended": "steps", "steps": STEPS, "version": STEPS, "train_seconds": 60.0})
     run.close()
     return run.path
+
+
+def add_readings(path: Path, episode: Episode) -> None:
+    """Two readings of the episode, the second by weights that make its second turn likelier, an attack the likeliest
+    token's model; one of another episode of the same name, and a line that breaks off."""
+    shift = {"step-000001": 0.0, f"step-000006 {ATTACK}": 0.4}
+    lines = [
+        {
+            "episode": episode.id,
+            "model": model,
+            "turns": [
+                {
+                    "logprobs": [value + n * more for value in turn.logprobs],
+                    "likeliest": [[[4, -0.5], [6, -1.5]]] * len(turn.logprobs),
+                }
+                for n, turn in enumerate(episode.turns)
+            ],
+        }
+        for model, more in shift.items()
+    ]
+    lines.append({"episode": episode.id, "model": "other", "turns": [{"logprobs": [-1.0]}]})
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (path / "readings.jsonl").write_text(f'{text}{{"episode": ')
 
 
 def add_failures(path: Path, *, num: int = 30) -> None:

@@ -57,7 +57,8 @@ def _sample(
     ).strip("/")
     tags = (word(about, "task"),) if word(about, "task") else ()
     scores = _scores(sample.get("scores"), lost)
-    yield from graph.conversations(Origin("inspect", name, tags=tags, scores=scores))
+    task = str(sample.get("id") or "")
+    yield from graph.conversations(Origin("inspect", name, tags=tags, task=task, scores=scores))
 
 
 def _add(graph: Graph, call: JSON, reading: "_Reading", place: Place) -> None:

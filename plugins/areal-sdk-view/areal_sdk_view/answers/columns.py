@@ -1,11 +1,12 @@
 """Columns of the sampled tokens: from their sampling, and from the step that trained them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from areal_sdk import Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, TokenFlag, TurnTokens
 
 Columns = dict[str, list[Any]]
@@ -34,6 +35,16 @@ def columns_of(record: EpisodeRecord, seen: EpisodeTokens | None) -> list[Column
         if seen is not None:
             columns |= _of_step(seen.turns[index])
         found.append(columns)
+    return found
+
+
+def aligned(turns: Sequence[Turn], of_turns: Iterable[Sequence[Any]]) -> list[Any]:
+    """One entry for each token of the turns, prompts once, from one for each sampled token. ValueError if those are others."""
+    found: list[Any] = []
+    for turn, values in zip(turns, of_turns, strict=True):
+        if len(values) != len(turn.output_tokens):
+            raise ValueError(f"{len(values)} entries for {len(turn.output_tokens)} tokens")
+        found += [None] * len(turn.new_tokens) + list(values)
     return found
 
 

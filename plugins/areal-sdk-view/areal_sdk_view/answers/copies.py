@@ -5,18 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from areal_sdk import Episode, Turn
-from areal_sdk.records import EpisodeRecord, FollowedRun
-from areal_sdk_view.library import NotThereError
+from areal_sdk.records import EpisodeRecord
+from areal_sdk_view.library import NotThereError, OpenRun
 
 JSON = dict[str, Any]
 
 
-def copy(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+def copy(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """The text of the episode `id` in the form `as`: `jsonl`, `atif`, or `curl` of its turn `turn`."""
-    summary = run.find(query.get("id", ""))
-    if summary is None:
-        raise NotThereError(f"no episode {query.get('id')!r} in this run")
-    record, settings = run.record(summary), run.run_dir.read_config()
+    record, settings = run.episode(query.get("id", "")), run.run_dir.read_config()
     match query.get("as"):
         case "jsonl":
             return {"text": "\n".join(_line(row) for row in rows_of(record))}

@@ -153,7 +153,6 @@ def _row(group: FailureGroup, low: int, high: int) -> dict[str, Any]:
         "kind": group.kind,
         "name": group.name,
         "num": group.num,
-        "num_read": len(group.members),
         "is_estimate": group.is_estimate,
         "is_rare": group.is_rare,
         "num_endings": group.num_endings,

@@ -158,13 +158,10 @@ def mean_of(values: Sequence[float], *, low: float, high: float) -> dict[str, fl
     num, mean = len(values), fmean(values)
     if len(kinds) == 1:
         share = 1.0 - 0.025 ** (1.0 / num)
-        return {
-            "value": mean,
-            "low": mean + share * (low - mean),
-            "high": mean + share * (high - mean),
-        }
-    drawn = np.random.default_rng(0).multinomial(num, counts / num, size=NUM_RESAMPLES)
-    below, above = np.quantile(drawn @ kinds / num, (0.025, 0.975))
+        below, above = mean + share * (low - mean), mean + share * (high - mean)
+    else:
+        drawn = np.random.default_rng(0).multinomial(num, counts / num, size=NUM_RESAMPLES)
+        below, above = np.quantile(drawn @ kinds / num, (0.025, 0.975))
     return {"value": mean, "low": float(below), "high": float(above)}
 
 

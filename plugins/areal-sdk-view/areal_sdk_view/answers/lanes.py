@@ -1,7 +1,7 @@
 """Agents, trainer and engine on one clock, as far as the records have times."""
 
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
@@ -65,7 +65,6 @@ def _slots(episodes: list[EpisodeSummary]) -> list[list[dict[str, Any]]]:
     rows: list[list[dict[str, Any]]] = []
     busy: list[tuple[float, int]] = []
     free: list[int] = []
-    heapify(free)
     for one in sorted(episodes, key=lambda one: one.time - one.duration_s):
         begin = one.time - one.duration_s
         while busy and busy[0][0] <= begin + 1e-6:

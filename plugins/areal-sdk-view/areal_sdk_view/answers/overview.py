@@ -32,7 +32,6 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "live": live,
         "waits": (live or {}).get("waits", []),
         "num_episodes": len(run.episodes),
-        "num_deleted": run_dir.num_deleted(),
         "num_unreadable": run.num_unreadable,
         "splits": dict(splits),
         "dropped": Counter(str(one.dropped) for one in run.episodes if one.dropped),

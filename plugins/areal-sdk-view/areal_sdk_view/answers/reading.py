@@ -1,16 +1,17 @@
 """One episode: its facts, its conversation, the numbers of its turns, and all of its tokens."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from areal_sdk import Episode
-from areal_sdk.records import EpisodeRecord, EpisodeTokens
-from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, columns_of
+from areal_sdk.records import EpisodeRecord
+from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, aligned, columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.messages import conversation, cut
 from areal_sdk_view.answers.pieces import pieces_of
+from areal_sdk_view.answers.readings import pair_of, readings_of
 from areal_sdk_view.library import NotThereError, OpenRun
 
 JSON = dict[str, Any]
@@ -21,7 +22,7 @@ TEXT_PART = 200_000
 
 def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """The episode `id`: facts, siblings, conversation and turns; texts cut."""
-    record = _record(run, query)
+    record = run.episode(query.get("id", ""))
     episode, summary = record.episode, run.find(query["id"])
     assert summary is not None
     messages = conversation(episode)
@@ -51,7 +52,7 @@ def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
 
 def read_text(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """A part of a long text: block `block` of message `message`, from character `start` on."""
-    messages = conversation(_record(run, query).episode)
+    messages = conversation(run.episode(query.get("id", "")).episode)
     message, block = int(query.get("message", "")), int(query.get("block", ""))
     try:
         text = messages[message]["blocks"][block]["text"]
@@ -66,50 +67,32 @@ def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
 
     Where a prompt begins like an earlier turn, the segment holds the rest: `start` is the place in the whole.
     """
-    record = _record(run, query)
-    seen = run.tokens(record)
+    record = run.episode(query.get("id", ""))
+    seen, turns = run.tokens(record), record.episode.turns
     of_turns = columns_of(record, seen)
-    names = ("sampled", *OF_SAMPLING, *((*OF_STEP, "why") if seen is not None else ()))
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    tokens: list[int] = []
-    segments = []
-    for index, turn in enumerate(record.episode.turns):
+    names = (*OF_SAMPLING, *((*OF_STEP, "why") if seen is not None else ()))
+    columns = {name: aligned(turns, [of_turn[name] for of_turn in of_turns]) for name in names}
+    columns["sampled"] = [int(one is not None) for one in columns["version"]]
+    segments, tokens = [], list[int]()
+    for index, turn in enumerate(turns):
         for is_output, part in ((False, turn.new_tokens), (True, turn.output_tokens)):
             segments.append(
                 {"turn": index, "is_output": is_output, "first": len(tokens), "length": len(part)}
             )
             tokens += part
-            columns["sampled"] += [int(is_output)] * len(part)
-            for name in names[1:]:
-                columns[name] += of_turns[index][name] if is_output else [None] * len(part)
     texts, places = pieces_of(run.run_dir.model).table(tokens)
+    readings = readings_of(run, record.episode.id, turns)
+    reread = ("areal-sdk", "reread", str(run.run_dir.path), record.episode.id)
     return {
         "segments": segments,
         "texts": texts,
         "text_of": places,
         "ids": tokens,
         "columns": columns,
-        "step": None if seen is None else _step(seen),
+        "readings": readings,
+        "pair": pair_of(readings),
+        "reread": shlex.join(reread),
     }
-
-
-def _step(seen: EpisodeTokens) -> JSON:
-    """The record of the step about the whole episode."""
-    return {
-        "step": seen.step,
-        "reward": seen.reward,
-        "weight": seen.weight,
-        "divisor": seen.divisor,
-        "is_applied": seen.is_applied,
-        "update_share": seen.update_share,
-    }
-
-
-def _record(run: OpenRun, query: Mapping[str, str]) -> EpisodeRecord:
-    summary = run.find(query.get("id", ""))
-    if summary is None:
-        raise NotThereError(f"no episode {query.get('id')!r} in this run")
-    return run.record(summary)
 
 
 def _turn(record: EpisodeRecord, index: int) -> JSON:
@@ -132,14 +115,7 @@ def _turn(record: EpisodeRecord, index: int) -> JSON:
         "duration_s": turn.duration_s,
         "advantage": credit[index] if index < len(credit) else None,
         "reward": rewards[index] if index < len(rewards) else None,
-        "surprise": _mean_surprise(record.episode, index),
     }
-
-
-def _mean_surprise(episode: Episode, index: int) -> float | None:
-    """Mean of -logprob of the sampled tokens."""
-    logprobs = episode.turns[index].logprobs
-    return -sum(logprobs) / len(logprobs) if logprobs else None
 
 
 def _json(data: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.failures import split_of
+from areal_sdk_view.answers.readings import largest_changes
 from areal_sdk_view.library import NotThereError, OpenRun
 
 WINDOWS = 12
@@ -74,6 +75,7 @@ def through_training(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
         "num": len(found),
         "attempts": [row_of(one) for one in found[-MAX_ATTEMPTS:]],
         "band": [_window(part) for part in _windows(scored)],
+        "changes": [*largest_changes(run, (one.id for one in found))],
         "errors": sum(one.reward is None for one in found),
     }
 

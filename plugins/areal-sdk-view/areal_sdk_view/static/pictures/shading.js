@@ -12,6 +12,7 @@ export const SHADINGS = {
   mask: { label: "trained or not", of: "mask", colour: (value, at) => (at.sampled ? diverging(value ? 1 : -1, 1.4) : "transparent"), low: "sampled, not trained", high: "trained", scale: [() => diverging(-1, 1.4), () => diverging(1, 1.4)] },
   advantage: { label: "advantage", of: "advantage", colour: (value, at, largest) => diverging(value, largest), low: "less likely", high: "more likely", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
   entropy: { label: "entropy", of: "entropy", colour: (value, at, largest) => sequential(value === null ? null : value / largest, 200), low: "sure", high: "undecided", scale: [0, 0.35, 1].map((share) => () => sequential(share, 200)) },
+  change: { label: "change between two weights", of: "change", colour: (value, at, largest) => diverging(value, largest), low: "less likely", high: "more likely", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
   ratio: { label: "ratio to the sampler", of: "ratio", colour: (value) => diverging(value === null ? null : Math.log(value), 0.4), low: "less likely now", high: "more likely now", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
 };
 
@@ -43,6 +44,7 @@ export function told(columns, at) {
   if (value("entropy") !== null) parts.push(`entropy ${number(value("entropy"))}`);
   if (value("ratio") !== null) parts.push(`ratio ${number(value("ratio"), 4)}`);
   if (value("weight") !== null) parts.push(`weight ${number(value("weight"), 4)}`);
+  if (value("change") !== null) parts.push(`${percent(Math.exp(value("before")))} → ${percent(Math.exp(value("after")))}`);
   if (value("why")) parts.push(value("why"));
   return parts;
 }

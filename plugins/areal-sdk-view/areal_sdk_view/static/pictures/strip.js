@@ -1,6 +1,5 @@
 // The token strip: every token of an episode, coloured by what is known of it. Tokens far from the window cost nothing.
 
-import { ofRun } from "../parts/api.js";
 import { h, replace, visible } from "../parts/dom.js";
 import { change } from "../parts/route.js";
 import { known, largest, shade, SHADINGS, told } from "./shading.js";
@@ -8,9 +7,9 @@ import { count } from "../parts/words.js";
 
 const CHUNK = 400;
 
-export async function strip(run, episode, { shading, at }) {
-  const tokens = await ofRun(run, "tokens", { id: episode.summary.id });
-  const { columns, segments } = tokens;
+export function strip(tokens, episode, { shading, at, more }) {
+  const { segments } = tokens;
+  const columns = { ...tokens.columns, ...more };
   const num = tokens.text_of.length;
   const names = known(columns);
   let name = names.includes(shading) ? shading : names[0] ?? "mask";
@@ -113,6 +112,7 @@ export async function strip(run, episode, { shading, at }) {
   return {
     element: h("div", {}, h("div", { class: "tools" }, h("label", {}, "colour", choose), scale, h("span", { class: "dim" }, `${count(num)} tokens, ${count(columns.mask.filter(Boolean).length)} trained; sampled ones are underlined`)), map, body, readout),
     shown: () => { drawMap(); if (at !== null && at < num) point(at, true); },
+    point,
     close: () => watcher.disconnect(),
     keys: { n: ["next sampled token", () => walk(1)], p: ["sampled token before", () => walk(-1)], c: ["next colour of tokens", () => recolour(names[(names.indexOf(name) + 1) % names.length])] },
   };

@@ -6,6 +6,7 @@ import { conversation } from "../pictures/conversation.js";
 import { copy, h, link, replace, say } from "../parts/dom.js";
 import { fate } from "./episodes.js";
 import { go, href } from "../parts/route.js";
+import { pairOf, readings } from "../pictures/readings.js";
 import { strip } from "../pictures/strip.js";
 import { timeline } from "../pictures/timeline.js";
 import { moment, number, seconds, signed } from "../parts/words.js";
@@ -21,7 +22,10 @@ export async function episode(root, { run, about, rest, query }) {
   const one = await ofRun(run, "episode", { id });
   const { summary } = one;
   const talk = conversation(run, one, query.get("quote"), query.get("turn"));
-  const tokens = await strip(run, one, { shading: query.get("colour") ?? "probability", at: query.get("token") === null ? null : Number(query.get("token")) });
+  const known = await ofRun(run, "tokens", { id });
+  const pair = pairOf(known, query);
+  const tokens = strip(known, one, { shading: query.get("colour") ?? "probability", at: query.get("token") === null ? null : Number(query.get("token")), more: pair.columns });
+  const changed = readings(known, pair, tokens.point);
   const order = [...one.siblings].sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
   const place = order.findIndex((other) => other.id === id);
   const toSibling = (step) => () => order.length && go(["run", run, "episode", order[(place + step + order.length) % order.length].id]);
@@ -43,10 +47,11 @@ export async function episode(root, { run, about, rest, query }) {
     h("div", { class: "two" },
       h("section", { class: "panel", "aria-label": "Conversation" }, h("h2", {}, "Conversation"), talk.element),
       h("div", {}, h("section", { class: "panel", "aria-label": "Tokens" }, h("h2", {}, "Tokens"), tokens.element),
+        wrapped("Under other weights", summary.num_tokens ? changed.element : null),
         wrapped("Time", timeline(one.turns, summary.duration_s)),
         wrapped("Task", one.task.data.text === "{}" ? null : h("div", { class: "block data" }, one.task.data.text)))));
   return {
-    keys: { "[": ["sibling before", toSibling(-1)], "]": ["next sibling", toSibling(1)], g: ["siblings side by side", () => summary.group && go(["run", run, "group", summary.group])], t: ["the task through training", () => go(["run", run, "task", summary.task_id])], ...tokens.keys },
+    keys: { "[": ["sibling before", toSibling(-1)], "]": ["next sibling", toSibling(1)], g: ["siblings side by side", () => summary.group && go(["run", run, "group", summary.group])], t: ["the task through training", () => go(["run", run, "task", summary.task_id])], ...tokens.keys, ...changed.keys },
     shown: () => { tokens.shown(); talk.marked?.scrollIntoView({ block: "center" }); },
     close: tokens.close,
   };

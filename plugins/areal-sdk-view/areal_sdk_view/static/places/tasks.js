@@ -7,7 +7,7 @@ import { h, link, replace, s } from "../parts/dom.js";
 import { fate } from "./episodes.js";
 import { change, go, href } from "../parts/route.js";
 import { rows } from "../parts/table.js";
-import { count, number, signed } from "../parts/words.js";
+import { count, number, percent, signed } from "../parts/words.js";
 
 const MEANING = { learnt: "better at the end than at the beginning, beyond chance", known: "high all along", flaky: "between, and not clearly better", lost: "worse at the end than at the beginning", never: "low all along", new: "too few attempts to say" };
 
@@ -60,6 +60,8 @@ export async function task(root, { run, rest, query }) {
     h("div", { class: "head" }, h("h1", {}, `Task ${id}`), h("span", { class: "dim" }, `${count(answer.num)} attempts${answer.errors ? `, ${count(answer.errors)} without a reward` : ""}`), link(href(["run", run, "episodes"], { task: id }), "all of them"),
       ...(answer.splits.length > 1 ? answer.splits.map((one) => (one === answer.split ? h("b", {}, one) : link(href(["run", run, "task", id], { split: one }), one))) : [])),
     h("div", { class: "panel" }, plot),
+    answer.changes.length ? h("div", { class: "panel" }, h("h2", {}, "The token that changed most between two weights"), answer.changes.map((one) => h("p", {},
+      link(href(["run", run, "episode", one.id], { colour: "change", token: one.token }), one.id), ": ", h("code", {}, JSON.stringify(one.text)), ` ${percent(Math.exp(one.before))} → ${percent(Math.exp(one.after))}, from ${one.from} to ${one.to}`))) : null,
     h("div", { class: "panel scroll" }, h("h2", {}, picked.length < answer.attempts.length ? `${picked.length} of its attempts, from the first to the last` : "Its attempts"), h("table", {}, h("thead", {}, h("tr", {}, ["version", "reward"].map((name) => h("th", { class: "num" }, name)), ["episode", "group", "fate"].map((name) => h("th", {}, name)), h("th", { class: "num" }, "tokens"), h("th", {}, "last answer"))), body)));
   return { keys: table.keys, close: plot.forget };
 }
