@@ -115,10 +115,10 @@ def test_a_checkpoint_repeats_what_its_evaluation_recorded(tmp_path: Path) -> No
             assert logprobs(made.forked) == pytest.approx(logprobs(made.recorded), abs=1e-4)
     made = fork_episode(run, rows[0]["id"], turn=0, model="tiny", quiet=True)
     assert logprobs(made.forked) != pytest.approx(logprobs(made.recorded), abs=1e-4)
-    first, last = reread(run, rows[0]["id"], quiet=True)
-    assert (first.model, last.model) == ("tiny", "final")
-    assert sampled(last) == pytest.approx(sampled(as_sampled(made.recorded)), abs=1e-4)
-    changed = changes(made.recorded, first, last)
+    begin, end = reread(run, rows[0]["id"], quiet=True)
+    assert (begin.model, end.model) == ("tiny", "final")
+    assert sampled(end) == pytest.approx(sampled(as_sampled(made.recorded)), abs=1e-4)
+    changed = changes(made.recorded, begin, end)
     assert abs(changed[0].after - changed[0].before) > 0.01
 
 

@@ -1,4 +1,4 @@
-"""What other tools recorded, as run directories; and archives of Inspect."""
+"""Run directories of what other tools recorded; and archives of Inspect."""
 
 import json
 import struct
