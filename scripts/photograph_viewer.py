@@ -1,10 +1,12 @@
-"""Photographs the viewer showing a run. It needs Chromium and the package areal-sdk-view.
+r"""Photographs the viewer showing a run. It needs Chromium and the package areal-sdk-view.
 
 python scripts/photograph_viewer.py runs/NAME docs/images
 
 The pictures in the docs are of this run, which learns in a few minutes:
 
-areal-sdk train examples/agents/guess_number.py --config examples/agents/guess_number.toml --set eval.every=20
+areal-sdk train examples/agents/guess_number.py --config examples/agents/guess_number.toml --set eval.every=20 \
+  --set run.checkpoint_every=20 --set run.keep_checkpoints=20
+areal-sdk reread runs/NAME EPISODE --model step-000020 --model step-000080 --model step-000140
 """
 
 import shutil
@@ -13,8 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from areal_sdk.records import FollowedRun
+from areal_sdk_view.answers.readings import largest_changes, lines_of
 from areal_sdk_view.export import export
+from areal_sdk_view.library import OpenRun
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
@@ -29,11 +32,15 @@ def photograph(path: Path, pictures: Path) -> None:
     if browser is None:
         raise SystemExit(f"no Chromium here (looked for {', '.join(BROWSERS)})")
     name = path.resolve().name
-    group = instructive_group(path)
+    run = OpenRun(path)
+    run.refresh()
     places = {
         "viewer.png": (f"#run/{name}/curves?smooth=0.6", "1280,1000"),
-        "viewer-siblings.png": (f"#run/{name}/group/{group}", "1280,760"),
+        "viewer-siblings.png": (f"#run/{name}/group/{instructive_group(run)}", "1280,760"),
     }
+    for change in largest_changes(run, lines_of(run)):
+        place = f"#run/{name}/episode/{change['id']}?colour=change"
+        places["viewer-checkpoints.png"] = (place, "1280,1150")
     with tempfile.TemporaryDirectory() as directory:
         page = Path(directory) / "page.html"
         page.write_bytes(export(path, num_episodes=500))
@@ -46,10 +53,8 @@ def photograph(path: Path, pictures: Path) -> None:
             subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
-def instructive_group(path: Path) -> str:
+def instructive_group(run: OpenRun) -> str:
     """The group of the most surprising episode: one attempt among many that went another way."""
-    run = FollowedRun(path)
-    run.refresh()
     return max(reversed(run.episodes), key=lambda one: abs(one.advantage or 0.0)).group
 
 

@@ -22,6 +22,7 @@ from areal_sdk.records import EpisodeSummary
 from areal_sdk_view import api
 from areal_sdk_view.answers import comparing, held_out
 from areal_sdk_view.answers.episodes import ORDERS, ranked, row_of
+from areal_sdk_view.answers.readings import lines_of
 from areal_sdk_view.library import Library, NotThereError, OpenRun
 from areal_sdk_view.server import static_files
 
@@ -95,7 +96,8 @@ def _answers(run: OpenRun, name: str, num_episodes: int) -> Iterator[tuple[str, 
 def _chosen(run: OpenRun, num: int) -> list[EpisodeSummary]:
     """Newest first."""
     newest = run.episodes[::-1]
-    chosen: dict[str, EpisodeSummary] = {}
+    read_again = filter(None, map(run.find, lines_of(run)))
+    chosen: dict[str, EpisodeSummary] = {one.id: one for one in read_again}
     for order in CHOSEN_BY:
         best = ranked(newest, ORDERS[order])[: num // (len(CHOSEN_BY) + 1)]
         chosen |= {one.id: one for one in best}

@@ -24,7 +24,7 @@ def readings_of(run: OpenRun, name: str, turns: Sequence[Turn]) -> list[JSON]:
     """The readings of an episode, a number for each of its tokens: that of its sampling, then the others, newest last."""
     texts = pieces_of(run.run_dir.model)
     found = [_reading(turns, SAMPLER, [{"logprobs": turn.logprobs} for turn in turns], texts)]
-    for model, of_turns in _lines(run).get(name, {}).items():
+    for model, of_turns in lines_of(run).get(name, {}).items():
         with suppress(*DAMAGED):  # or an earlier episode of this name
             found.append(_reading(turns, model, of_turns, texts))
     return found
@@ -37,7 +37,7 @@ def pair_of(readings: Sequence[JSON]) -> Sequence[int]:
 
 def largest_changes(run: OpenRun, episodes: Iterable[str]) -> Iterator[JSON]:
     """The token of each of these episodes whose probability changed most, where an episode was read again."""
-    for name in filter(_lines(run).__contains__, episodes):
+    for name in filter(lines_of(run).__contains__, episodes):
         with suppress(ArealError, NotThereError):  # `run.keep_episodes` deleted it
             turns, texts = run.episode(name).episode.turns, pieces_of(run.run_dir.model)
             readings = readings_of(run, name, turns)
@@ -56,7 +56,7 @@ def _largest(before: Sequence[float | None], after: Sequence[float]) -> tuple[in
     return max(known, key=lambda one: abs(one[2] - one[1]))
 
 
-def _lines(run: OpenRun) -> Mapping[str, Mapping[str, Sequence[JSON]]]:
+def lines_of(run: OpenRun) -> Mapping[str, Mapping[str, Sequence[JSON]]]:
     """The turns of the latest reading by each model, by episode."""
     found: dict[str, dict[str, Sequence[JSON]]] = {}
     file = run.run_dir.path / FILE

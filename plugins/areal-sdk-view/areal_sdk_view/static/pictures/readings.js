@@ -1,7 +1,7 @@
 // An episode under other weights: two readings of its tokens, and those whose probability changed most.
 
 import { isExported } from "../parts/api.js";
-import { copy, h, visible } from "../parts/dom.js";
+import { copy, h } from "../parts/dom.js";
 import { change } from "../parts/route.js";
 import { rows } from "../parts/table.js";
 import { clipped, percent } from "../parts/words.js";
@@ -27,7 +27,7 @@ export function readings(tokens, pair, point) {
   const places = columns.change.map((value, n) => [n, value]).filter(([, value]) => value).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, MOST);
   const said = (one, n) => (one.likeliest[n] ?? []).slice(0, 3).map(([text, value]) => `${JSON.stringify(clipped(text, 16))} ${percent(Math.exp(value))}`).join(", ");
   const body = h("tbody", {}, places.map(([n]) => h("tr", { "data-at": n },
-    h("td", { class: "mono" }, visible(JSON.stringify(tokens.texts[tokens.text_of[n]]))), h("td", { class: "num" }, tokens.segments.findLast((one) => one.first <= n && one.length).turn), h("td", { class: "num" }, percent(Math.exp(columns.before[n]))),
+    h("td", {}, h("button", { class: "small mono", onclick: () => point(n, true) }, JSON.stringify(tokens.texts[tokens.text_of[n]]))), h("td", { class: "num" }, tokens.segments.findLast((one) => one.first <= n && one.length).turn), h("td", { class: "num" }, percent(Math.exp(columns.before[n]))),
     h("td", { class: "num" }, percent(Math.exp(columns.after[n]))), h("td", { class: "mono common" }, said(pair.from, n)), h("td", { class: "mono common" }, said(pair.to, n)))));
   const show = (row) => point(Number(row.dataset.at), true);
   const table = rows(body, { onOpen: show, onMove: show });

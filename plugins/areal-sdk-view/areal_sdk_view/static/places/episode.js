@@ -26,6 +26,7 @@ export async function episode(root, { run, about, rest, query }) {
   const pair = pairOf(known, query);
   const tokens = strip(known, one, { shading: query.get("colour") ?? "probability", at: query.get("token") === null ? null : Number(query.get("token")), more: pair.columns });
   const changed = readings(known, pair, tokens.point);
+  const weights = wrapped("Under other weights", summary.num_tokens ? changed.element : null);
   const order = [...one.siblings].sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
   const place = order.findIndex((other) => other.id === id);
   const toSibling = (step) => () => order.length && go(["run", run, "episode", order[(place + step + order.length) % order.length].id]);
@@ -44,10 +45,11 @@ export async function episode(root, { run, about, rest, query }) {
       isExported() ? null : Object.entries(FORMS).map(([form, name]) => h("button", { onclick: () => copyAs(run, id, form, name) }, `Copy ${name}`)),
       h("button", { onclick: () => copy(`areal-sdk inspect ${quoted(about.overview.path)} --episode ${quoted(id)}`, "The command") }, "Copy command"),
       isExported() ? null : h("button", { onclick: () => copy(location.href, "The address") }, "Copy address")),
+    pair.to ? weights : null,
     h("div", { class: "two" },
       h("section", { class: "panel", "aria-label": "Conversation" }, h("h2", {}, "Conversation"), talk.element),
       h("div", {}, h("section", { class: "panel", "aria-label": "Tokens" }, h("h2", {}, "Tokens"), tokens.element),
-        wrapped("Under other weights", summary.num_tokens ? changed.element : null),
+        pair.to ? null : weights,
         wrapped("Time", timeline(one.turns, summary.duration_s)),
         wrapped("Task", one.task.data.text === "{}" ? null : h("div", { class: "block data" }, one.task.data.text)))));
   return {
