@@ -13,7 +13,7 @@ from areal_sdk.loop.shutdown import StoppedAtOnce
 from areal_sdk.packages import how_to_install
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.run_dir import is_mirror
+from areal_sdk.telemetry.directories import is_mirror
 
 if TYPE_CHECKING:
     from areal_sdk_mirror.mirror import Mirror

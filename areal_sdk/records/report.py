@@ -23,8 +23,7 @@ from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.files import write_atomically
 from areal_sdk.telemetry.live.terminal import counted
-from areal_sdk.telemetry.metrics import told
-from areal_sdk.telemetry.tool_use import cold_start
+from areal_sdk.telemetry.metrics import cold_start, told
 from areal_sdk.types import Message
 
 NUM_EPISODES = 4

@@ -13,7 +13,7 @@ from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import mask_older, oldest_version, to_trajectories
 from areal_sdk.telemetry.episode_log import PreparedRecord
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.tool_use import called_tools
+from areal_sdk.telemetry.metrics import called_tools
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Task

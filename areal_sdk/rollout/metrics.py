@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from areal_sdk.records.diagnosis.cures import LIMITS, Lengths, to_get_a_signal
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.tool_use import never_called, tool_use
+from areal_sdk.telemetry.metrics import never_called, tool_use
 
 WINDOW = 512
 """Number of latest episodes that the rates cover."""

@@ -1,6 +1,7 @@
 """Directories of a run that appear whole or not at all, such as checkpoints and exported weights.
 
-A directory is filled beside its place, reaches the disk, and is then renamed.
+A directory is filled beside its place, reaches the disk, and is then renamed. An address in place of a directory is told
+apart, and refused where a run is read.
 """
 
 import errno
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from areal_sdk.errors import CheckpointError
+from areal_sdk.errors import CheckpointError, ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -136,3 +137,24 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is an address and not a path, even if it went through `Path`.
+
+    >>> [is_address(text) for text in ("s3://bucket/run", "s3:/bucket/run", "runs/a", "C.py::a")]
+    [True, True, False, False]
+    """
+    return re.match(r"[a-z][a-z0-9+.-]+:/", text) is not None
+
+
+def is_mirror(run: str | Path) -> bool:
+    """Whether `run` names the mirror of a run and not a run directory."""
+    return is_address(str(run)) or (Path(run) / "mirror.json").is_file()
+
+
+def refuse_address(text: str) -> None:
+    """Raise ConfigError for an address in place of a directory. It may be the mirror of a run."""
+    if is_address(text):
+        url = re.sub(":/+", "://", text, count=1)
+        raise ConfigError(f"{url} is no directory: to read its run, areal-sdk fetch {url}")

@@ -1,13 +1,16 @@
-"""The metrics of a run: an append-only log of events, and a rate over the latest seconds."""
+"""The metrics of a run: an append-only log of events, a rate over the latest seconds, and the use of tools with advice if
+no tool was ever called."""
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from areal_sdk.telemetry.files import JsonLines, read_json_lines
+from areal_sdk.types import Episode
 
 _OF_STEPS = ("step", "eval", "held_out")
 
@@ -141,3 +144,36 @@ class Rate:
         recent = sum(count for bucket, count in self._counts if bucket > oldest)
         elapsed = max(self._bucket_s, min(self._window_s, now - self._began))
         return recent / elapsed
+
+
+OFFERED_TOOLS, CALLED_TOOLS = "offered_tools", "called_tools"
+"""Metrics of a batch: the episodes that were offered tools, and the share of these that called one."""
+
+
+def called_tools(episode: Episode) -> bool | None:
+    """Whether the model called a tool; None if no request offered one."""
+    offers = [turn for turn in episode.turns if turn.offers_tools]
+    return any(turn.message.get("tool_calls") for turn in offers) if offers else None
+
+
+def tool_use(called: Iterable[bool | None]) -> Mapping[str, float]:
+    """The number of episodes that were offered tools, and the share of these that called one."""
+    offered = [does for does in called if does is not None]
+    return {OFFERED_TOOLS: float(len(offered)), CALLED_TOOLS: fmean(offered)} if offered else {}
+
+
+def never_called(num_episodes: int) -> str:
+    return (
+        f"tools were offered in {num_episodes} episodes and never called: warm up with `sft`, or show "
+        "an example in the prompt"
+    )
+
+
+def cold_start(steps: Iterable[Mapping[str, Any]]) -> str:
+    """The cure for a run in whose steps no tool was ever called; empty if one was, or none was offered."""
+    offered = called = 0.0
+    for step in steps:
+        num = step.get(f"batch/{OFFERED_TOOLS}", 0.0)
+        offered += num
+        called += num * step.get(f"batch/{CALLED_TOOLS}", 0.0)
+    return never_called(round(offered)) if offered and not called else ""

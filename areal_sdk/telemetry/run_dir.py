@@ -42,6 +42,7 @@ from typing import Any, Self
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import episode_log as episodes
 from areal_sdk.telemetry import metrics, token_log
+from areal_sdk.telemetry.directories import refuse_address
 from areal_sdk.telemetry.episode_index import EpisodeSummary
 from areal_sdk.telemetry.episode_log import EpisodeRecord
 from areal_sdk.telemetry.files import (
@@ -357,27 +358,6 @@ class RunDir:
         if deleted := self.num_deleted():
             hint += f", and the oldest {deleted:,} are deleted (run.keep_episodes)"
         raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")
-
-
-def is_address(text: str) -> bool:
-    """Whether the text is an address and not a path, even if it went through `Path`.
-
-    >>> [is_address(text) for text in ("s3://bucket/run", "s3:/bucket/run", "runs/a", "C.py::a")]
-    [True, True, False, False]
-    """
-    return re.match(r"[a-z][a-z0-9+.-]+:/", text) is not None
-
-
-def is_mirror(run: str | Path) -> bool:
-    """Whether `run` names the mirror of a run and not a run directory."""
-    return is_address(str(run)) or (Path(run) / "mirror.json").is_file()
-
-
-def refuse_address(text: str) -> None:
-    """Raise ConfigError for an address in place of a directory. It may be the mirror of a run."""
-    if is_address(text):
-        url = re.sub(":/+", "://", text, count=1)
-        raise ConfigError(f"{url} is no directory: to read its run, areal-sdk fetch {url}")
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         return
     from areal_sdk.cli.records.report import best_weights, notice_lines, table
     from areal_sdk.telemetry.live.terminal import counted, curve
-    from areal_sdk.telemetry.tool_use import cold_start
+    from areal_sdk.telemetry.metrics import cold_start
 
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")

@@ -41,7 +41,7 @@ def _list(root: Path, *, as_json: bool) -> None:
     from areal_sdk.cli.records.report import table
     from areal_sdk.errors import ConfigError
     from areal_sdk.records.overview import list_runs, overview_of
-    from areal_sdk.telemetry.run_dir import refuse_address
+    from areal_sdk.telemetry.directories import refuse_address
 
     refuse_address(str(root))
     if not root.is_dir():

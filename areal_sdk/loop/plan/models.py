@@ -29,15 +29,13 @@ from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins, ToolFormats
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.directories import is_mirror, refuse_address, whole_directory
 from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.metrics import last_event
 from areal_sdk.telemetry.run_dir import (
     BEST,
     WAITING,
-    is_mirror,
     read_measured,
-    refuse_address,
     scores_of,
 )
 from areal_sdk.trainer import PresetSpec, Trainer

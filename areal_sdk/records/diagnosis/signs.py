@@ -12,8 +12,8 @@ from areal_sdk.errors import StorageError
 from areal_sdk.records.diagnosis.course import LEAST, NORMAL, PARTS, Course, course_of, number
 from areal_sdk.telemetry import EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import LEARNT, read_episode
+from areal_sdk.telemetry.metrics import called_tools, tool_use
 from areal_sdk.telemetry.token_log import TokenFlag
-from areal_sdk.telemetry.tool_use import called_tools, tool_use
 from areal_sdk.types import Episode, Turn
 
 Step = Mapping[str, Any]

@@ -22,7 +22,7 @@ from areal_sdk.errors import DamagedError
 from areal_sdk_mirror.store import Store
 
 SIGN = "mirror.json"
-"""File by which the core, too, knows a mirror (`areal_sdk.telemetry.run_dir.is_mirror`)."""
+"""File by which the core, too, knows a mirror (`areal_sdk.telemetry.directories.is_mirror`)."""
 ID_FILE = "id.json"
 """File in the run directory with the directory's own `Sign`. It stays there, since the mirror has `mirror.json`."""
 CHECKPOINTS = "checkpoints"

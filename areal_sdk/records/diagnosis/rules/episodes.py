@@ -8,7 +8,7 @@ from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.rules import REPLACEMENT, RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
 from areal_sdk.telemetry import DropReason, EpisodeSummary
-from areal_sdk.telemetry.tool_use import cold_start
+from areal_sdk.telemetry.metrics import cold_start
 from areal_sdk.types import FinishReason, ForkReason, Turn
 
 FEWEST_TURNS = 16
