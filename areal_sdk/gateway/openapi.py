@@ -7,30 +7,36 @@ from typing import Any
 from areal_sdk.gateway.wire.schemas import Schema, ref, schemas_by_name
 
 _NAMED = re.compile(r"#/components/schemas/(\w+)")
+_PARAMETER = re.compile(r"{(\w+)}")
+
+Routes = list[tuple[str, str, dict[str, Any]]]
+"""Paths, methods and operations."""
 
 
 @cache
 def openapi_document() -> dict[str, Any]:
     """The document of a gateway that serves a model."""
-    paths = {**_openai_paths(), **_anthropic_paths(), **_own_paths(), **_control_paths()}
+    routes = _openai_routes() + _anthropic_routes() + _control_routes() + _engine_routes()
     return _document(
         "OpenAI- and Anthropic-shaped endpoints whose every sampled token is recorded, and the "
         "control plane.",
-        {**paths, **_engine_paths(), **_open_paths("/health", "/ready", "/metrics")},
+        routes + _open_routes() + _metrics_route(),
     )
 
 
 @cache
 def backend_document() -> dict[str, Any]:
     """The document of a gateway with a backend in place of a model."""
-    paths = {**_own_paths(), **_control_paths(), **_passed_paths()}
     return _document(
         "The control plane, and another provider's endpoints behind it, whose text is recorded.",
-        {**paths, **_open_paths("/health", "/ready")},
+        _control_routes() + _passed_routes() + _open_routes(),
     )
 
 
-def _document(description: str, paths: dict[str, Any]) -> dict[str, Any]:
+def _document(description: str, routes: Routes) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for path, method, operation in routes:
+        paths.setdefault(path, {})[method] = operation
     described = _names_in(paths)
     schemas = schemas_by_name()
     named = {name for kind in described for name in (kind, *_names_in(schemas[kind]))}
@@ -56,143 +62,89 @@ def _document(description: str, paths: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _openai_paths() -> dict[str, Any]:
-    response_id = [_path_parameter("id")]
-    stored = {"get": _operation("Retrieve a stored response", "Response", parameters=response_id)}
-    stored["delete"] = _operation("Delete a stored response", "Deleted", parameters=response_id)
-    return {
-        "/v1/chat/completions": {
-            "post": _operation("Chat", "ChatCompletion", body="ChatRequest", streams=True)
-        },
-        "/v1/completions": {
-            "post": _operation(
-                "Continue text", "Completion", body="CompletionRequest", streams=True
-            )
-        },
-        "/v1/responses": {
-            "post": _operation("Respond", "Response", body="ResponseRequest", streams=True)
-        },
-        "/v1/responses/input_tokens": {
-            "post": _operation("Count prompt tokens", "Count", body="ResponseCountRequest")
-        },
-        "/v1/responses/compact": {"post": _operation("Refused: nothing is compacted", "Error")},
-        "/v1/responses/{id}": stored,
-        "/v1/responses/{id}/cancel": {
-            "post": _operation(
-                "Refused: nothing runs in the background", "Response", parameters=response_id
-            )
-        },
-        "/v1/responses/{id}/input_items": {
-            "get": _operation("What a response answered", "List", parameters=response_id)
-        },
-        "/v1/models": {"get": _operation("Models", "List")},
-        "/v1/models/{model}": {
-            "get": _operation("One model", "Model", parameters=[_path_parameter("model")])
-        },
-        "/v1/embeddings": {"post": _operation("Refused: a policy has none", "Error")},
-    }
+def _openai_routes() -> Routes:
+    return [
+        _route("post /v1/chat/completions", "Chat", "ChatRequest", "ChatCompletion", streams=True),
+        _route("post /v1/completions", "Continue text", "CompletionRequest", "Completion", streams=True),
+        _route("post /v1/responses", "Respond", "ResponseRequest", "Response", streams=True),
+        _route("post /v1/responses/input_tokens", "Count prompt tokens", "ResponseCountRequest", "Count"),
+        _route("post /v1/responses/compact", "Refused: nothing is compacted", "", "Error"),
+        _route("get /v1/responses/{id}", "Retrieve a stored response", "", "Response"),
+        _route("delete /v1/responses/{id}", "Delete a stored response", "", "Deleted"),
+        _route("post /v1/responses/{id}/cancel", "Refused: nothing runs in the background", "", "Response"),
+        _route("get /v1/responses/{id}/input_items", "What a response answered", "", "List"),
+        _route("get /v1/models", "Models", "", "List"),
+        _route("get /v1/models/{model}", "One model", "", "Model"),
+        _route("post /v1/embeddings", "Refused: a policy has none", "", "Error"),
+    ]  # fmt: skip
 
 
-def _own_paths() -> dict[str, Any]:
-    """The requests of callers about their own sessions."""
-    return {
-        "/v1/reward": {
-            "post": _operation("Reward the caller's own session", "Reward", body="RewardRequest")
-        },
-        "/v1/end": {"post": _operation("End the caller's own session", "Summary")},
-    }
+def _anthropic_routes() -> Routes:
+    error = "AnthropicError"
+    return [
+        _route("post /v1/messages", "Chat, Anthropic's way", "MessagesRequest", "Message", streams=True, error=error),
+        _route("post /v1/messages/count_tokens", "Count prompt tokens", "CountRequest", "Count", error=error),
+    ]  # fmt: skip
 
 
-def _anthropic_paths() -> dict[str, Any]:
-    return {
-        "/v1/messages": {
-            "post": _operation(
-                "Chat, Anthropic's way",
-                "Message",
-                body="MessagesRequest",
-                streams=True,
-                error="AnthropicError",
-            )
-        },
-        "/v1/messages/count_tokens": {
-            "post": _operation(
-                "Count prompt tokens", "Count", body="CountRequest", error="AnthropicError"
-            )
-        },
-    }
+def _control_routes() -> Routes:
+    """The requests of callers about their own sessions, and the control plane."""
+    return [
+        _route("post /v1/reward", "Reward the caller's own session", "RewardRequest", "Reward"),
+        _route("post /v1/end", "End the caller's own session", "", "Summary"),
+        _route("post /control/sessions", "Open a session or a group", "OpenRequest", "Sessions", status=201),
+        _route("get /control/sessions", "Open sessions", "", "Summaries"),
+        _route("get /control/sessions/{id}", "A session's trace", "", "Trace"),
+        _route("delete /control/sessions/{id}", "Close a session", "", "Trace"),
+        _route("post /control/sessions/{id}/reward", "Reward a turn or the episode", "RewardRequest", "Reward"),
+    ]  # fmt: skip
 
 
-def _control_paths() -> dict[str, Any]:
-    session_id = [_path_parameter("id")]
-    return {
-        "/control/sessions": {
-            "post": _operation(
-                "Open a session or a group", "Sessions", body="OpenRequest", status=201
-            ),
-            "get": _operation("Open sessions", "Summaries"),
-        },
-        "/control/sessions/{id}": {
-            "get": _operation("A session's trace", "Trace", parameters=session_id),
-            "delete": _operation("Close a session", "Trace", parameters=session_id),
-        },
-        "/control/sessions/{id}/reward": {
-            "post": _operation(
-                "Reward a turn or the episode",
-                "Reward",
-                body="RewardRequest",
-                parameters=session_id,
-            )
-        },
-    }
+def _engine_routes() -> Routes:
+    return [
+        _route("get /control/weights", "The version that is served", "", "Weights"),
+        _route("post /control/pause", "Hold generation", "", "Paused"),
+        _route("post /control/resume", "Continue generation", "", "Paused"),
+    ]
 
 
-def _engine_paths() -> dict[str, Any]:
-    return {
-        "/control/weights": {"get": _operation("The version that is served", "Weights")},
-        "/control/pause": {"post": _operation("Hold generation", "Paused")},
-        "/control/resume": {"post": _operation("Continue generation", "Paused")},
-    }
+def _passed_routes() -> Routes:
+    summary = "Passed on to the provider as it is"
+    return [_route(f"{method} /v1/{{path}}", summary, "", "Any") for method in ("get", "post", "delete")]  # fmt: skip
 
 
-def _passed_paths() -> dict[str, Any]:
-    passed = _operation(
-        "Passed on to the provider as it is", "Any", parameters=[_path_parameter("path")]
-    )
-    return {"/v1/{path}": {"get": passed, "post": passed, "delete": passed}}
+def _open_routes() -> Routes:
+    """The routes that need no key."""
+    routes = [
+        _route("get /health", "Whether it serves", "", "Health"),
+        _route("get /ready", "Whether it serves", "", "Health"),
+        _route("get /openapi.json", "This document", "", "Any"),
+    ]
+    return [(path, method, {**operation, "security": []}) for path, method, operation in routes]
 
 
-def _open_paths(*served: str) -> dict[str, Any]:
-    """The paths that need no key: those that are `served`, and the document."""
+def _metrics_route() -> Routes:
     text = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    paths = {
-        "/health": {"get": _operation("Whether it serves", "Health")},
-        "/ready": {"get": _operation("Whether it serves", "Health")},
-        "/metrics": {"get": {"summary": "Prometheus metrics", "responses": {"200": text}}},
-        "/openapi.json": {"get": _operation("This document", "Any")},
-    }
-    for path in paths.values():
-        path["get"]["security"] = []
-    return {path: paths[path] for path in (*served, "/openapi.json")}
+    summary = "Prometheus metrics"
+    return [("/metrics", "get", {"summary": summary, "responses": {"200": text}, "security": []})]
 
 
 def _names_in(schema: Schema) -> list[str]:
     return _NAMED.findall(str(schema))
 
 
-def _path_parameter(name: str) -> Schema:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-def _operation(
+def _route(
+    where: str,
     summary: str,
+    body: str,
     answer: str,
     *,
-    body: str | None = None,
-    parameters: list[Schema] | None = None,
     status: int = 200,
     streams: bool = False,
     error: str = "Error",
-) -> dict[str, Any]:
+) -> tuple[str, str, dict[str, Any]]:
+    """The route `METHOD PATH`, with the names of the schemas of its body, if it reads one, and of its answer."""
+    method, path = where.split()
     content: dict[str, Any] = {"application/json": {"schema": ref(answer)}}
     if streams:
         content["text/event-stream"] = {"schema": ref("Event")}
@@ -205,9 +157,12 @@ def _operation(
             "5XX": {"description": "The engine failed, or cannot do this", **refused},
         },
     }
-    if parameters:
-        operation["parameters"] = parameters
+    if parameters := _PARAMETER.findall(path):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in parameters
+        ]
     if body:
         schema = {"application/json": {"schema": ref(body)}}
         operation["requestBody"] = {"required": True, "content": schema}
-    return operation
+    return path, method, operation
