@@ -29,8 +29,7 @@ from areal_sdk.process.environments import (
     run_words,
 )
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
-from areal_sdk.process.network.listen import Listener, Starter
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort, Listener, Starter
 from areal_sdk.process.services import Answer, Answering, Client, Service
 from areal_sdk.process.spec import SHARE_VARIABLE
 from areal_sdk.telemetry.live.waits import waiting

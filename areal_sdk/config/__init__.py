@@ -15,7 +15,6 @@ from areal_sdk.config.loading import (
 )
 from areal_sdk.config.root import Config
 from areal_sdk.config.sections.base import NonNegative, Positive, Seconds, Section, sections_in
-from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
@@ -31,7 +30,7 @@ from areal_sdk.config.sections.playing import (
     RolloutSection,
     RunSection,
 )
-from areal_sdk.config.sections.serving import GatewaySection, Quota, ServeSection
+from areal_sdk.config.sections.serving import ClusterSection, GatewaySection, Quota, ServeSection
 from areal_sdk.config.tables import REMOVED
 from areal_sdk.config.unused import idle_settings, without_nodes
 

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from areal_sdk.config.keys import join_key
 from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.config.sections.base import ENDLESS, JSON, Section
-from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
@@ -28,7 +27,7 @@ from areal_sdk.config.sections.playing import (
     RolloutSection,
     RunSection,
 )
-from areal_sdk.config.sections.serving import GatewaySection, ServeSection
+from areal_sdk.config.sections.serving import ClusterSection, GatewaySection, ServeSection
 
 
 class Config(Section):

@@ -8,7 +8,7 @@ from pathlib import Path
 from areal_sdk.launcher import START_TIMEOUT_S, LauncherSetup, rank_environment
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.child import kill_all
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 
 HOST = "127.0.0.1"
 

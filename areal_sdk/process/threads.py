@@ -1,12 +1,12 @@
-"""Calls in daemon threads, which cannot hold up a pool or the exit of the interpreter."""
+"""Calls in daemon threads, which cannot hold up a pool or the exit of the interpreter, and tasks in the background."""
 
 import asyncio
 import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -49,3 +49,32 @@ async def in_thread(function: Callable[[], T], *, name: str) -> T:
     except asyncio.CancelledError:
         logger.info("%s goes on in its thread: a plain function cannot be stopped", name)
         raise
+
+
+class BackgroundTasks:
+    """Keeps each task until it ends. Iterates over the tasks that have not ended."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, task: Coroutine[Any, Any, None], *, name: str) -> None:
+        self.keep(asyncio.create_task(task, name=name))
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task that somebody awaits for a while only."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(list(self._tasks))
+
+    async def finish(self) -> None:
+        """Wait for the tasks to end."""
+        await asyncio.gather(*self, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        """Cancel the tasks, and wait for them to end."""
+        tasks = list(self)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

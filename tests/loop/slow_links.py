@@ -17,9 +17,8 @@ import areal_sdk
 from areal_sdk.launcher import LauncherSetup, rank_environment
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
-from areal_sdk.process.network.listen import Listener, Starter
-from areal_sdk.process.network.ports import KeptPort
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.network.listen import KeptPort, Listener, Starter
+from areal_sdk.process.threads import BackgroundTasks
 
 CHUNK_BYTES = 16 * 1024
 IN_FLIGHT = 64

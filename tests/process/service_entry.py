@@ -13,7 +13,6 @@ import numpy as np
 
 from areal_sdk.process import JSON, Channel
 from areal_sdk.process.frames import view_of
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.services import (
     Answer,
     Answering,
@@ -24,6 +23,7 @@ from areal_sdk.process.services import (
     answer_until_closed,
     at_once,
 )
+from areal_sdk.process.threads import BackgroundTasks
 
 SYNC = "tests.process.service_entry:one_after_another"
 ASKING = "tests.process.service_entry:ask"

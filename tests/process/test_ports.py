@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 
 
 def test_a_kept_port_is_free_for_a_server_and_for_nobody_else() -> None:

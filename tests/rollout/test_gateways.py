@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.process import ProcessSpec
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate

@@ -37,6 +37,7 @@ from areal_sdk.algorithms.objectives.surrogate import (
     TokenRatio,
 )
 from areal_sdk.algorithms.objectives.terms import (
+    Critic,
     Loss,
     Objective,
     PolicyTerms,
@@ -46,7 +47,6 @@ from areal_sdk.algorithms.objectives.terms import (
     masked,
     sequence_means,
 )
-from areal_sdk.algorithms.objectives.value import Critic
 
 __all__ = [
     "Beyond",

@@ -25,7 +25,7 @@ from areal_sdk.backends.remote.weights.distributor import label_of, version_of
 from areal_sdk.backends.remote.weights.swap import interrupt
 from areal_sdk.engine import EngineClient, EngineInfo, GenerateChunk, GenerateRequest, Tell
 from areal_sdk.errors import EngineError
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.process.user_code import load_user_object, reference_to
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.threads import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 

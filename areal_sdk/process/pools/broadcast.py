@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from areal_sdk.errors import ChildDiedError, ProcessError
-from areal_sdk.process.pools.background import BackgroundTasks
+from areal_sdk.process.threads import BackgroundTasks
 
 CONFIRM_WITHIN_S = 5.0
 """Seconds that a send waits for workers that do not confirm the state."""

@@ -13,11 +13,11 @@ from typing import Protocol, Self
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child
 from areal_sdk.process.frames import JSON, Buffer, ChildReply
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.supervision import Slots
 from areal_sdk.process.services import Answer, Client, Service
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import MemoryLimit, ProcessSpec
+from areal_sdk.process.threads import BackgroundTasks
 
 
 class Spared(Service, Protocol):

@@ -11,8 +11,8 @@ from typing import Any
 
 from areal_sdk.errors import ArealError, ContractError
 from areal_sdk.process.channel import Channel, ChannelClosedError, Request
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.services.contract import Service, Stream, methods_of
+from areal_sdk.process.threads import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
 from areal_sdk.process.memory import machine_mb
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.supervision import Restarts, Slots, started_again
 from areal_sdk.process.spec import MemoryLimit
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
 from areal_sdk.rollout.agents.session_rpc import pack_order

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, ProcessError, raised_here
 from areal_sdk.process import Child, ProcessSpec, spawn
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.broadcast import Broadcast
 from areal_sdk.process.pools.supervision import Restarts, started_again
 from areal_sdk.process.services import LoopAnswering, StreamClient
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.gateways.sessions import (
     EngineCalls,
     Finished,

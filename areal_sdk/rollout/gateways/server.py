@@ -18,7 +18,6 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.process import Channel, ChannelClosedError
 from areal_sdk.process.frames import Buffer
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.services import (
     BEAT_S,
     REPORT_AFTER_S,
@@ -26,6 +25,7 @@ from areal_sdk.process.services import (
     Stream,
     answer_until_closed,
 )
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.gateways.sessions import (
     EngineCalls,
     Finished,

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.services import Answer, Client
 from areal_sdk.process.services.contract import method_of
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.groups import TriagedEpisode
 from areal_sdk.rollout.nodes.episode_wire import (
     NodeCalls,

@@ -19,9 +19,9 @@ from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, rai
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launcher import Launcher
 from areal_sdk.process import ProcessSpec
-from areal_sdk.process.pools.background import BackgroundTasks
 from areal_sdk.process.pools.broadcast import Broadcast
 from areal_sdk.process.pools.supervision import RestartPolicy, Restarts, Slots, started_again
+from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.episode_wire import Stage
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode

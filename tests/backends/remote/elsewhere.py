@@ -10,8 +10,7 @@ from pathlib import Path
 from areal_sdk.launcher import rank_environment
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE
-from areal_sdk.process.network.listen import Listener, Starter
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort, Listener, Starter
 
 OWN_MOUNTS = ["unshare", "--mount"]
 START_S = 240.0

@@ -21,7 +21,7 @@ from areal_sdk.backends.remote.sharing import Entrance, RemoteEngineClient
 from areal_sdk.backends.remote.weights.distributor import label_of
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.models import make_tiny_model
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from tests.backends.remote.toy_vllm import plugin
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.toolbox.waiting import until

@@ -20,7 +20,7 @@ from areal_sdk.backends.remote.starting.processes import ServerProcess, start_pr
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from areal_sdk_sglang.client import SGLangClient
 from areal_sdk_sglang.engine import SGLangEngine
 from areal_sdk_sglang.install import SGLangEnvironment, find_environment

@@ -9,7 +9,7 @@ import pytest
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.starting.processes import ServerProcess
 from areal_sdk.errors import EngineError
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from areal_sdk_sglang.client import SGLangClient
 from areal_sdk_sglang.engine import SGLangEngine
 from areal_sdk_sglang.install import SGLangEnvironment

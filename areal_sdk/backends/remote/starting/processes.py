@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from areal_sdk.errors import EngineError
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from areal_sdk.process.spec import open_log
 
 _NUM_LOG_LINES = 12

@@ -20,7 +20,7 @@ from areal_sdk.backends.remote.weights.relay import Relay
 from areal_sdk.errors import ConfigError
 from areal_sdk.process import JSON, Channel
 from areal_sdk.process.network.handshake import join_address
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from areal_sdk.process.services import Answer, Answering, Service
 from areal_sdk.process.user_code import load_user_object
 

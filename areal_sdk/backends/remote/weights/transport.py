@@ -21,7 +21,7 @@ from areal_sdk.backends.remote.starting.server_process import link_checkpoint
 from areal_sdk.backends.remote.weights.delivery import deliver
 from areal_sdk.backends.remote.weights.sender import SenderCalls, WeightGroup, WeightSender
 from areal_sdk.errors import EngineError
-from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.network.listen import KeptPort
 from areal_sdk.types import WeightUpdate
 
 _LEAVE_TIMEOUT_S = 5.0
