@@ -19,14 +19,13 @@ from areal_sdk.gateway.processes.peers import NamedBy, Peers, is_from_peer
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.model_names import Arms
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.server import HttpServer
+from areal_sdk.gateway.server import HttpServer, ends_sessions
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.winding_down import ends_sessions
 from areal_sdk.gateway.wire.http import (
     ErrorBody,
     Handler,

@@ -16,7 +16,7 @@ from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.openapi import backend_document
 from areal_sdk.gateway.processes.peers import NamedBy
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
-from areal_sdk.gateway.server import HttpServer
+from areal_sdk.gateway.server import HttpServer, ends_sessions
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
@@ -25,7 +25,6 @@ from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.text_record import SessionTextRecord
 from areal_sdk.gateway.untrusted import LargeWork
-from areal_sdk.gateway.winding_down import ends_sessions
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
     ErrorBody,

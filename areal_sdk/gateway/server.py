@@ -1,4 +1,5 @@
-"""The listening socket of a gateway."""
+"""The listening socket of a gateway, and the end: running answers get a little time, and then the error of a server that
+stops."""
 
 import asyncio
 import logging
@@ -15,7 +16,10 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import server_stopping
 from areal_sdk.gateway.processes.moving import MovedConnections
+from areal_sdk.gateway.sessions.external import ExternalSessions
+from areal_sdk.gateway.sessions.store import SessionStore
 
 logger = logging.getLogger(__name__)
 
@@ -284,3 +288,27 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
         f"cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or "
         "0 for any free one"
     )
+
+
+STOP_GRACE_S = 5.0
+"""Seconds that running answers get when the server stops. The time is short: whoever pressed Ctrl-C waits for it."""
+
+_LOOK_S = 0.02
+"""Pause between two looks at the answers that still run."""
+
+
+def ends_sessions(app: web.Application, external: ExternalSessions, sessions: SessionStore) -> None:
+    """Have `app` end all sessions when it stops. Those of callers end when their requests are answered, or after
+    `STOP_GRACE_S`. Nobody can connect any more by then."""
+
+    async def end(_: web.Application) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + STOP_GRACE_S
+        while any(live.num_running for live in external) and clock() < until:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(_LOOK_S)
+        for live in external:
+            live.session.refuse_with(server_stopping)
+        external.close_all()
+        sessions.close_all()
+
+    app.on_shutdown.append(end)

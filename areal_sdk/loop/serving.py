@@ -20,8 +20,8 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.backend_gateway import BackendGateway
+from areal_sdk.gateway.server import STOP_GRACE_S
 from areal_sdk.gateway.sessions.external import SPLIT
-from areal_sdk.gateway.winding_down import STOP_GRACE_S
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.loop.services.gateway import (

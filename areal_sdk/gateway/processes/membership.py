@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Quota
-from areal_sdk.gateway.processes.claims import Claims
-from areal_sdk.gateway.processes.shard import Shard
+from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
 from areal_sdk.gateway.sessions.accounts import Usage
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import session_closed, session_lost
-from areal_sdk.gateway.processes.claims import Claims
-from areal_sdk.gateway.processes.shard import Shard
+from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.recall import Recall

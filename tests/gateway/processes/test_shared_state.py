@@ -7,9 +7,8 @@ import pytest
 
 from areal_sdk.config import Quota
 from areal_sdk.gateway import ApiError
-from areal_sdk.gateway.processes.claims import Claims
 from areal_sdk.gateway.processes.hop import AnswerReader
-from areal_sdk.gateway.processes.shard import Shard
+from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
 from areal_sdk.gateway.sessions.accounts import Account
 

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from areal_sdk.config import Quota, parse_config
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway import winding_down
+from areal_sdk.gateway import server
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.loop.services.gateway import live_limits
@@ -384,7 +384,7 @@ async def test_a_running_answer_gets_a_grace_and_then_the_error_of_a_server_that
         await anext(aiter(stream))
         whole = asyncio.create_task(ask(model="policy", messages=HI))
         await until(lambda: gateway._metrics.num_running == 2)
-        monkeypatch.setattr(winding_down, "STOP_GRACE_S", 1.0)
+        monkeypatch.setattr(server, "STOP_GRACE_S", 1.0)
         closing = asyncio.create_task(gateway.aclose())
         is_closing.set()
         assert (await whole).choices[0].message.content == "whole"
