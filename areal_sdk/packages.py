@@ -111,7 +111,11 @@ PACKAGES = (
     Package("areal-sdk-shared", {}),
     Package("areal-sdk-textarena", {"agent": ("textarena",), "dataset": ("textarena",)}),
     Package("areal-sdk-textgames", {"environment": ("mastermind",), "dataset": ("mastermind",)}),
-    Package("areal-sdk-traces", {"command": ("traces",)}, extra="traces"),
+    Package(
+        "areal-sdk-traces",
+        {"command": ("traces",), "route": ("traces_list", "traces_rate", "traces_show")},
+        extra="traces",
+    ),
     Package("areal-sdk-trackers", {"observer": ("mlflow", "tensorboard", "trackio", "wandb")}),
     Package("areal-sdk-upstream", {"backend": ("upstream",)}, extra="upstream"),
     Package("areal-sdk-verifiers", dict.fromkeys(("agent", "dataset"), ("verifiers",))),

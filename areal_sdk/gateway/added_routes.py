@@ -1,6 +1,7 @@
 """Routes that packages add to the gateway of a model, and their calls as `areal_sdk.routes` promises them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,8 +17,9 @@ from areal_sdk.routes import Call, Route
 class GatewayCall(Call):
     """One call. Its body and its errors are read and written as those of the gateway's own routes."""
 
-    def __init__(self, request: web.Request, access: Access) -> None:
+    def __init__(self, request: web.Request, access: Access, run_dir: Path | None = None) -> None:
         self.request = request
+        self.run_dir = run_dir
         self._access = access
         self._caller = access.caller(request)
 
@@ -28,6 +30,10 @@ class GatewayCall(Call):
     @property
     def is_admin(self) -> bool:
         return self._access.is_admins(self._caller)
+
+    @property
+    def user(self) -> str:
+        return "" if self._caller.account is None else self._caller.account.name
 
     async def body(self) -> bytes:
         return await read_body(self.request)
@@ -62,7 +68,12 @@ def answers_in_own_format(handler: Handler, guard: Guard) -> Handler:
 
 
 def add_routes(
-    router: web.UrlDispatcher, routes: Sequence[Route], *, access: Access, guard: Guard
+    router: web.UrlDispatcher,
+    routes: Iterable[Route],
+    *,
+    access: Access,
+    guard: Guard,
+    run_dir: Path | None,
 ) -> None:
     """Add the routes at all addresses of callers. ConfigError for a path that the gateway serves itself."""
     served = {(one.method, one.resource.canonical) for one in router.routes() if one.resource}
@@ -72,13 +83,13 @@ def add_routes(
                 f"a plugin's route {route.method} /v1/{route.path} is one of the gateway itself: give it another path"
             )
         for prefix in ("/v1", "/s/{slug}/v1"):
-            handler = answers_in_own_format(_counted(route, access), guard)
+            handler = answers_in_own_format(_counted(route, access, run_dir), guard)
             router.add_route(route.method, f"{prefix}/{route.path}", handler)
 
 
-def _counted(route: Route, access: Access) -> Handler:
+def _counted(route: Route, access: Access, run_dir: Path | None) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         with access.counting(request):
-            return await route.answer(GatewayCall(request, access))
+            return await route.answer(GatewayCall(request, access, run_dir))
 
     return answer

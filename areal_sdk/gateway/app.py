@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from aiohttp import web
@@ -67,6 +68,7 @@ class Gateway:
         unknown_fields: Literal["refuse", "note"] = "refuse",
         membership: Membership | None = None,
         routes: Sequence[Route] = (),
+        run_dir: Path | None = None,
         model_names: Mapping[str, Arms] | None = None,
     ) -> None:
         """`users`, `keys` and `external` are for callers from outside; `quota` is the admin key's own, and that of users
@@ -74,7 +76,7 @@ class Gateway:
 
         `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
         them and with a notice. `membership` is given if several processes serve at one address. `routes` are those
-        of packages. `model_names` are further names of policies, and names that several share.
+        of packages, and `run_dir` gets the sessions of callers. `model_names` are further names of policies, and names that several share.
         """
         tokenizer = renderer.tokenizer
         completer = Completer(
@@ -86,6 +88,7 @@ class Gateway:
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
         self._routes = routes
+        self._run_dir = run_dir
         self._membership = membership
         self._shared = None if membership is None else SharedFiles(membership)
         self.sessions = SessionStore(
@@ -167,7 +170,13 @@ class Gateway:
         app.router.add_get("/openapi.json", self._guard(self._get_openapi))
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._model.add_routes(app.router, prefix, guard=self._guard)
-        add_routes(app.router, self._routes, access=self._access, guard=self._guard)
+        add_routes(
+            app.router,
+            self._routes,
+            access=self._access,
+            guard=self._guard,
+            run_dir=self._run_dir,
+        )
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         return app
 

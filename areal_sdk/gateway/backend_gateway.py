@@ -3,13 +3,18 @@
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.added_routes import GatewayCall, answers_in_own_format
+from areal_sdk.gateway.added_routes import (
+    GatewayCall,
+    add_routes,
+    answers_in_own_format,
+)
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.metrics import GatewayMetrics
@@ -33,7 +38,7 @@ from areal_sdk.gateway.wire.http import (
     json_response,
     not_found,
 )
-from areal_sdk.routes import Backend, RecordedCall, TextRecord, TextRequest
+from areal_sdk.routes import Backend, RecordedCall, Route, TextRecord, TextRequest
 from areal_sdk.types import Turn
 
 
@@ -51,8 +56,11 @@ class BackendGateway:
         quota: Quota | None = None,
         external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
+        routes: Sequence[Route] = (),
+        run_dir: Path | None = None,
     ) -> None:
-        """`model_name` is the model for which agents of this run ask. Callers may ask for any."""
+        """`model_name` is the model for which agents of this run ask. Callers may ask for any. `routes` are those of
+        packages, and `run_dir` gets the sessions of callers."""
         self.model_name = model_name
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
@@ -69,6 +77,8 @@ class BackendGateway:
             base_url=lambda: self.base_url,
         )
         self._backend = backend
+        self._routes = [route for route in routes if route.beside_backends]
+        self._run_dir = run_dir
         self._large = LargeWork()
         self._errors = GatewayMetrics().errors
 
@@ -89,6 +99,14 @@ class BackendGateway:
         answer = answers_in_own_format(self._answer, self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
+        add_routes(
+            app.router,
+            self._routes,
+            access=self._access,
+            guard=self._guard,
+            run_dir=self._run_dir,
+        )
+        for prefix in ("/v1", "/s/{slug}/v1"):
             app.router.add_route("*", f"{prefix}/{{path:.+}}", answer)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         await self._server.start(app, host=host, port=port)

@@ -183,7 +183,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     plugins = load_plugins_of(config)
     server: Callable[..., Coroutine[Any, Any, None]]
     if config.serve.upstream is not None:  # the backend checks it before it is written anywhere
-        server = partial(run_upstream, config, upstream_backend(config, plugins))
+        server = partial(run_upstream, config, upstream_backend(config, plugins), plugins=plugins)
     else:
         model = find_served_model(config, plugins=plugins)
         server = partial(run_server, config, model=model, plugins=plugins)

@@ -79,7 +79,14 @@ async def run_server(
         gateway: Gateway | GatewayPool
         if config.serve.processes > 1:
             gateway = await stack.enter_async_context(
-                open_gateways(config, served, model=model, log_dir=log_dir, say=say)
+                open_gateways(
+                    config,
+                    served,
+                    model=model,
+                    log_dir=log_dir,
+                    run_dir=None if run_dir is None else run_dir.path,
+                    say=say,
+                )
             )
             gateway.observe(recorder)
         else:
@@ -89,6 +96,7 @@ async def run_server(
                 renderer=model.renderer,
                 sampling=callers_sampling(config),
                 routes=routes_of(plugins),
+                run_dir=None if run_dir is None else run_dir.path,
             )
             gateway.external.observe(recorder)
             stack.push_async_callback(gateway.aclose)
@@ -112,7 +120,12 @@ def upstream_backend(config: Config, plugins: Plugins) -> Backend:
 
 
 async def run_upstream(
-    config: Config, backend: Backend, *, run_dir: RunDir | None, say: Callable[[str], None]
+    config: Config,
+    backend: Backend,
+    *,
+    plugins: Plugins,
+    run_dir: RunDir | None,
+    say: Callable[[str], None],
 ) -> None:
     """Pass calls on to another provider, say where, and run until cancelled."""
     gateway = BackendGateway(
@@ -123,6 +136,8 @@ async def run_upstream(
         quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,
+        routes=routes_of(plugins),
+        run_dir=None if run_dir is None else run_dir.path,
     )
     async with AsyncExitStack() as stack:
         if run_dir is not None:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.routes.errors import ApiError
@@ -22,6 +23,8 @@ class Call(ABC):
     """One request to a route, from a caller whom the gateway knows."""
 
     request: "web.Request"
+    run_dir: Path | None = None
+    """The run directory that gets the sessions of callers; None if the server keeps none."""
 
     @property
     @abstractmethod
@@ -32,6 +35,12 @@ class Call(ABC):
     @abstractmethod
     def is_admin(self) -> bool:
         """Whether the caller has the server's admin key."""
+
+    @property
+    @abstractmethod
+    def user(self) -> str:
+        """The user whose key the caller has, `admin` for the admin key. Empty for a caller with a session's own key,
+        which speaks for that session alone."""
 
     @abstractmethod
     async def body(self) -> bytes:
@@ -64,6 +73,8 @@ class Route:
     path: str
     """The path below `/v1`, as aiohttp takes it: `rerank`, `rerank/{id}`."""
     answer: "Callable[[Call], Awaitable[web.StreamResponse]]"
+    beside_backends: bool = False
+    """Whether a gateway with a backend has the route too. The backend then gets no such calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -49,6 +50,8 @@ def test_keys_are_made_and_revoked_while_a_server_runs(tmp_path: Path, processes
     assert server.stdout is not None
     url = told(server.stdout, r"serving tiny at (\S+)")
     ask(url, f"{first}/monday")
+    with client(url, f"{first}/monday") as caller:
+        caller.post("/reward", body={"reward": 1.0}, cast_to=object)
     second = keys("make", file, "alice/ci")
     bobs = keys("make", file, "bob/phone")
     ask(url, f"{second}/tuesday")
@@ -60,6 +63,11 @@ def test_keys_are_made_and_revoked_while_a_server_runs(tmp_path: Path, processes
             ask(url, f"{first}/{number}")
         ask(url, f"{second}/again-{number}")
     assert keys("list", file).count("made") == 2
+    for key, seen in ((second, ["alice/monday"]), (bobs, [])):
+        for _ in range(4):
+            with client(url, key) as caller:
+                page: Any = caller.get("/traces", cast_to=object)
+            assert [one["id"] for one in page["traces"]] == seen
     server.send_signal(signal.SIGINT)
     output = finish(server)
     assert first not in output

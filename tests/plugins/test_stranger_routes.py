@@ -5,6 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
@@ -14,7 +15,7 @@ from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.services.gateway import make_backend, routes_of
 from areal_sdk.plugins import Plugins, load_plugins
-from areal_sdk.routes import BackendSettings, Route
+from areal_sdk.routes import BackendSettings, Call, Route
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import make_model_dir
 from tests.toolbox.gateway_requests import HI
@@ -88,6 +89,28 @@ async def test_a_backend_answers_in_place_of_a_model_and_is_recorded(plugins: Pl
         live = gateway.external.get("bob/e")
         assert live is not None
         assert [turn.message["content"] for turn in live.session.turns] == ["Hi"]
+    finally:
+        await gateway.aclose()
+
+
+async def test_a_route_that_asks_for_it_is_served_beside_a_backend_and_knows_its_caller(
+    plugins: Plugins, tmp_path: Path
+) -> None:
+    async def tell(call: Call) -> web.Response:
+        return web.json_response([call.user, call.is_admin, str(call.run_dir)])
+
+    backend = make_backend("parrot", plugins=plugins, api_key="", max_request_s=60.0)
+    routes = [Route("POST", "who", tell, beside_backends=True), Route("POST", "not", tell)]
+    gateway = BackendGateway(backend, users=[BOB], routes=routes, run_dir=tmp_path)
+    await gateway.start()
+    try:
+        who = f"{gateway.base_url}/who"
+        assert await post(who, {}, BOB.api_key) == (200, ["bob", False, str(tmp_path)])
+        assert await post(who, {}, gateway.admin_key) == (200, ["admin", True, str(tmp_path)])
+        own = gateway.sessions.open("e")
+        assert (await post(who, {}, own.key))[1] == ["", False, str(tmp_path)]
+        status, answer = await post(f"{gateway.base_url}/not", {"messages": HI}, BOB.api_key)
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, "Hi"), "the backend's"
     finally:
         await gateway.aclose()
 

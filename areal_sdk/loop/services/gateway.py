@@ -1,6 +1,7 @@
 """The gateway as `[gateway]` and `[serve]` describe it: its users, its limits, how its callers sample."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -26,11 +27,12 @@ def make_gateway(
     renderer: Renderer,
     sampling: SamplingPolicy,
     routes: Sequence[Route],
+    run_dir: Path | None = None,
     users: Sequence[User] | None = None,
     membership: Membership | None = None,
 ) -> Gateway:
-    """The gateway. `sampling` is for callers from outside; sessions of the run bring their own. `membership` and
-    `users` are given to each of several gateway processes."""
+    """The gateway. `sampling` is for callers from outside; sessions of the run bring their own. `run_dir` gets the
+    sessions of callers. `membership` and `users` are given to each of several gateway processes."""
     return Gateway(
         engine,
         renderer=renderer,
@@ -46,6 +48,7 @@ def make_gateway(
         unknown_fields=config.gateway.unknown_fields,
         membership=membership,
         routes=routes,
+        run_dir=run_dir,
         model_names=config.serve.models,
     )
 

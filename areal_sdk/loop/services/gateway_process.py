@@ -48,6 +48,7 @@ async def open_gateways(
     *,
     model: FoundModel,
     log_dir: Path,
+    run_dir: Path | None,
     say: Callable[[str], None],
 ) -> AsyncIterator[GatewayPool]:
     """`serve.processes` gateway processes at the address of `[gateway]`, which sample from `engine`."""
@@ -69,6 +70,7 @@ async def open_gateways(
         common: dict[str, JSON] = {
             "config": config.model_dump(mode="json"),
             "port": port,
+            "run_dir": None if run_dir is None else str(run_dir),
             "admin_key": admin_key,
             "users": [asdict(user) | {"quota": user.quota.model_dump()} for user in users],
             "directory": directory,
@@ -122,6 +124,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
             renderer=load_renderer(args["model_dir"], args["tool_format"]),
             sampling=callers_sampling(config),
             routes=routes_of(load_plugins_of(config)),
+            run_dir=None if args["run_dir"] is None else Path(args["run_dir"]),
             users=users,
             membership=_membership(
                 args["shard"],

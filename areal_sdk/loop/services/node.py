@@ -97,6 +97,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
                 rewards=[RewardSpec(**reward) for reward in args["rewards"]],
                 routes=routes_of(load_plugins_of(config)),
                 log_dir=log_dir,
+                run_dir=None,
                 host=HOST,
                 port=0,
             )

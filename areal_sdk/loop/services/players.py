@@ -75,13 +75,17 @@ async def open_players(
     rewards: Sequence[RewardSpec],
     routes: Sequence[Route],
     log_dir: Path,
+    run_dir: Path | None,
     host: str,
     port: int,
 ) -> AsyncIterator[Players]:
-    """Open the gateway at `host` and `port`, and start the rewards. `agent` is ready to play."""
+    """Open the gateway at `host` and `port`, and start the rewards. `agent` is ready to play. `run_dir` is given if
+    callers come."""
     async with AsyncExitStack() as stack:
         sampling = rollout_sampling(config.rollout)
-        gateway = make_gateway(config, engine, renderer=renderer, sampling=sampling, routes=routes)
+        gateway = make_gateway(
+            config, engine, renderer=renderer, sampling=sampling, routes=routes, run_dir=run_dir
+        )
         await gateway.start(host=host, port=port)
         stack.push_async_callback(gateway.aclose)
         pool = await open_rewards(rewards, config.rollout, log_dir, stack)

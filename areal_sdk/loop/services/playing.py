@@ -141,6 +141,7 @@ class AgentsHere(WayToPlay):
             rewards=reward_specs(config, made_of.plugins),
             routes=routes_of(made_of.plugins),
             log_dir=made_of.run_dir.logs,
+            run_dir=made_of.run_dir.path if config.serve.learn else None,
             host=config.gateway.host,
             port=config.gateway.port,
         ) as players:
@@ -254,7 +255,14 @@ class CallersElsewhere(WayToPlay):
                 reward_specs(config, made_of.plugins), config.rollout, logs, stack
             )
             gateways = await stack.enter_async_context(
-                open_gateways(config, engine, model=made_of.model, log_dir=logs, say=made_of.say)
+                open_gateways(
+                    config,
+                    engine,
+                    model=made_of.model,
+                    log_dir=logs,
+                    run_dir=made_of.run_dir.path,
+                    say=made_of.say,
+                )
             )
             yield _FollowingCallers(gateways, rewards)
 

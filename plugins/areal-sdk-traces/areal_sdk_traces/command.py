@@ -121,8 +121,9 @@ def run_traces(run: Path, where: str, **options: Any) -> None:
 @traces.command(name="arms")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@click.option("--score", default="", help="A score of users, such as helpful; default: the reward.")
 @click.option("--base", default="", help="The arm to compare with; default: the first one.")
-def compare_arms(run: Path, where: str, base: str) -> None:
+def compare_arms(run: Path, where: str, score: str, base: str) -> None:
     """Compare the models that answered the sessions of a run, such as the arms of `serve.models`.
 
     A session counts once, for the model that answered all of it. The intervals are 95 %, and take sessions as
@@ -131,10 +132,13 @@ def compare_arms(run: Path, where: str, base: str) -> None:
     """
     from areal_sdk_traces.arms import arms_of, differences
     from areal_sdk_traces.book import Book
+    from areal_sdk_traces.feedback import Feedback, read_feedback
     from areal_sdk_traces.recorded import read_episodes
 
+    said, nothing = read_feedback(run), Feedback()
     arms = arms_of(
-        (episode, episode.reward) for episode, _, _ in read_episodes(run, Book(), where=where)
+        (one, said.get(one.id, nothing).scores.get(score) if score else one.reward)
+        for one, _, _ in read_episodes(run, Book(), where=where)
     )
     if not arms:
         raise click.ClickException(f"{run} has no session with an answer")

@@ -56,6 +56,7 @@ class Conversation:
     tools: tuple[JSON, ...] = ()
     link: Link | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
+    comments: tuple[str, ...] = ()
     user: str = ""
     tags: tuple[str, ...] = ()
     task: str = ""
@@ -102,6 +103,7 @@ class Conversation:
             "tools": list(self.tools),
             "score": self.score,
             "scores": dict(self.scores),
+            "comments": list(self.comments),
             "user": self.user,
             "tags": list(self.tags),
             "model": self.model,

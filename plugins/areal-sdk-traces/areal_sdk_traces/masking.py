@@ -77,8 +77,9 @@ def masked(conversation: Conversation, mask: Mask) -> tuple[Conversation, int]:
 
     messages = tuple(_message(message, hide) for message in conversation.messages)
     user = hide(conversation.user)
-    tags = tuple(map(hide, conversation.tags))
-    return replace(conversation, messages=messages, user=user, tags=tags), num_changed
+    tags, comments = (tuple(map(hide, said)) for said in (conversation.tags, conversation.comments))
+    hidden = replace(conversation, messages=messages, user=user, tags=tags, comments=comments)
+    return hidden, num_changed
 
 
 def _message(message: Message, hide: Mask) -> Message:

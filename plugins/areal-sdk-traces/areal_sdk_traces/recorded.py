@@ -8,6 +8,7 @@ from areal_sdk import Episode, FinishReason, Message, Turn
 from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
 from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.conversation import CUT_OFF, WEIGHT, Conversation, finite
+from areal_sdk_traces.feedback import Feedback, read_feedback
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.messages import Lost, calls_of, content_text
 from areal_sdk_traces.shapes import mapping, words
@@ -15,8 +16,17 @@ from areal_sdk_traces.shapes import mapping, words
 
 def read_run(path: Path, book: Book, *, where: str = "") -> Iterator[Conversation]:
     """The conversations of the run's episodes, oldest first."""
+    said = read_feedback(path)
     for episode, summary, place in read_episodes(path, book, where=where):
-        yield from episode_conversations(episode, place, book, summary)
+        for one in episode_conversations(episode, place, book, summary):
+            yield with_feedback(one, said.get(episode.id))
+
+
+def with_feedback(one: Conversation, said: Feedback | None) -> Conversation:
+    """The conversation with the scores and comments that users gave to its session."""
+    if said is None:
+        return one
+    return replace(one, scores={**said.scores, **one.scores}, comments=tuple(said.comments))
 
 
 def read_episodes(

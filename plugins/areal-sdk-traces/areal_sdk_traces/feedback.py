@@ -1,0 +1,108 @@
+"""Scores and comments that users give to recorded sessions, as lines of a file beside the records.
+
+A record is written once and never changed, and people rate what they read hours later. So a line of `feedback.jsonl` names
+a session, and readers of the run join the two.
+"""
+
+import fcntl
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+FILE = "feedback.jsonl"
+MOST_SCORES = 32
+LONGEST_COMMENT = 4_000
+"""Maximum length of a comment in characters."""
+RESERVED = ("reward", "score")
+"""Names of verdicts that are trained: they are posted while the session is open."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(slots=True)
+class Feedback:
+    """Everything that was said about one session."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    """The latest of each name."""
+    turn_scores: dict[int, dict[str, float]] = field(default_factory=dict)
+    """The latest of each name, for turns that were scored by themselves."""
+    comments: list[str] = field(default_factory=list)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        turn = line.get("turn")
+        scores = self.scores if turn is None else self.turn_scores.setdefault(turn, {})
+        scores.update(line.get("scores") or {})
+        if comment := line.get("comment"):
+            self.comments.append(comment)
+
+    def to_json(self) -> dict[str, Any]:
+        turns = {str(turn): scores for turn, scores in sorted(self.turn_scores.items())}
+        return {"scores": self.scores, "turn_scores": turns, "comments": self.comments}
+
+
+def checked(body: Any, *, num_turns: int) -> dict[str, Any]:
+    """The fields of a line, from the body of a request. ValueError names the field and the cure."""
+    if not isinstance(body, dict) or not body.keys() <= {"scores", "comment", "turn"}:
+        raise ValueError(
+            'send {"scores": {"helpful": 1}, "comment": "..."}, with "turn" for one turn'
+        )
+    scores, comment, turn = body.get("scores") or {}, body.get("comment") or "", body.get("turn")
+    if not isinstance(scores, dict) or len(scores) > MOST_SCORES:
+        raise ValueError(f"scores are up to {MOST_SCORES} numbers by name")
+    for name, score in scores.items():
+        if name in RESERVED or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"scores: {name[:80]!r} names no score: use a letter, then letters, digits, '_', '.' and '-', up to "
+                "64; a reward that is trained goes to POST /v1/reward"
+            )
+        if isinstance(score, bool) or not isinstance(score, (int, float)):
+            raise ValueError(f"scores.{name} must be a number")
+        if not math.isfinite(score):
+            raise ValueError(f"scores.{name} must be finite")
+    if not isinstance(comment, str) or len(comment) > LONGEST_COMMENT:
+        raise ValueError(f"comment is a text of up to {LONGEST_COMMENT} characters")
+    if turn is not None and (type(turn) is not int or not 0 <= turn < num_turns):
+        raise ValueError(f"turn must be the index of one of the session's {num_turns} turns")
+    if not scores and not comment.strip():
+        raise ValueError("give scores, a comment, or both")
+    line = {"scores": {name: float(v) for name, v in scores.items()}, "comment": comment}
+    return {name: value for name, value in line.items() if value} | (
+        {} if turn is None else {"turn": turn}
+    )
+
+
+def append(run: Path, *, session: str, by: str, said: Mapping[str, Any]) -> None:
+    """Write one line. Several processes may write at once."""
+    row = {"time": time.time(), "session": session, "by": by, **said}
+    file = os.open(run / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n":
+            os.write(file, b"\n")  # a crash tore the line before
+        os.write(file, orjson.dumps(row) + b"\n")
+    finally:
+        os.close(file)
+
+
+def read_feedback(run: Path) -> dict[str, Feedback]:
+    """The feedback of each session that has some, by its id. A torn line says nothing."""
+    found: dict[str, Feedback] = {}
+    try:
+        lines = (run / FILE).read_bytes().splitlines()
+    except FileNotFoundError:
+        return found
+    for raw in lines:
+        try:
+            line = orjson.loads(raw)
+            found.setdefault(line["session"], Feedback()).add(line)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            continue
+    return found
