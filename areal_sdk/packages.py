@@ -78,7 +78,10 @@ PACKAGES = (
     ),
     Package("areal-sdk-harbor", dict.fromkeys(("agent", "dataset", "command"), ("harbor",))),
     Package("areal-sdk-inspect", dict.fromkeys(("agent", "dataset"), ("inspect",))),
-    Package("areal-sdk-judge", {"reward": ("judge",), "command": ("judge",)}),
+    Package(
+        "areal-sdk-judge",
+        {"reward": ("judge", "next_message"), "command": ("judge", "judge-messages")},
+    ),
     Package(
         "areal-sdk-math",
         {

@@ -96,7 +96,7 @@ def agreement_of(judgements: Sequence[Judgement], labels: Sequence[float]) -> Ag
         num_examples=len(labels),
         num_read=len(read),
         same_side=_mean([float(_side(value) == _side(label)) for value, label in read]),
-        kappa=_kappa([(_side(value), _side(label)) for value, label in read]),
+        kappa=kappa_of([(_side(value), _side(label)) for value, label in read]),
         mean_difference=_mean([abs(value - label) for value, label in read]),
         same_order=_mean(
             [
@@ -124,7 +124,7 @@ def _order(first: tuple[float, float], second: tuple[float, float]) -> float:
     return 0.5 if judged == 0 else float((judged > 0) == (labelled > 0))
 
 
-def _kappa(pairs: Sequence[tuple[int, int]]) -> float:
+def kappa_of(pairs: Sequence[tuple[int, int]]) -> float:
     """Cohen's kappa; NaN if both sides always give the same verdict, so that there is nothing to agree on."""
     if not pairs:
         return math.nan

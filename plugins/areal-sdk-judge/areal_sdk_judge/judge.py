@@ -16,7 +16,9 @@ from areal_sdk_judge.cache import Reply, ReplyCache
 from areal_sdk_judge.prompts import (
     RUBRIC,
     compare_prompt,
+    reaction_prompt,
     read_preference,
+    read_reaction,
     read_score,
     score_prompt,
 )
@@ -85,6 +87,11 @@ class Judge:
             rubric=self.options.rubric, question=question, answer=answer, low=low, high=high
         )
         return await self._judge(prompt, lambda reply: read_score(reply, low=low, high=high))
+
+    async def reaction(self, question: str, answer: str, next_message: str) -> Judgement:
+        """1.0 if the user's next message shows that the answer helped, 0.0 if it shows that it did not, 0.5 if neither."""
+        prompt = reaction_prompt(question=question, answer=answer, next_message=next_message)
+        return await self._judge(prompt, read_reaction)
 
     async def compare(self, question: str, first: str, second: str) -> Judgement:
         """1.0 where the first answer is better, 0.0 where the second is, 0.5 where neither is.

@@ -40,7 +40,7 @@ async def judge(
     With `reference`, a field of `task.data`, the answer is compared with the answer there: 1 if it is
     better, 0.5 if it is as good.
     """
-    asked = _judge(
+    asked = judge_of(
         JudgeOptions(
             base_url=base_url,
             model=model,
@@ -95,7 +95,7 @@ def conversation_of(episode: Episode) -> str:
     return "\n".join(lines)
 
 
-def _judge(options: JudgeOptions) -> Judge:
+def judge_of(options: JudgeOptions) -> Judge:
     """The judge of this event loop: its connections and its limit are shared by all episodes."""
     judges = _judges.setdefault(asyncio.get_running_loop(), {})
     if options not in judges:

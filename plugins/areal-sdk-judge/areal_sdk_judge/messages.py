@@ -1,0 +1,122 @@
+"""`areal-sdk judge-messages RUN`: does a judge read users' next messages as the users rate?"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk import Episode
+    from areal_sdk_judge.reactions import Exchange
+
+_MIN_AGREEMENT = 0.7
+
+
+@click.command(name="judge-messages")
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--base-url", required=True, help="An OpenAI-compatible endpoint.")
+@click.option("--model", required=True, help="The model to ask there.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write the agreement, for the reward."
+)
+@click.option(
+    "--good-above",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Rewards above it are thumbs up.",
+)
+@click.option(
+    "--min-agreement",
+    type=float,
+    default=_MIN_AGREEMENT,
+    show_default=True,
+    help="What the lower end of the interval must reach.",
+)
+@click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@click.option("--max-concurrency", type=int, default=16, show_default=True)
+@click.option("--timeout-s", type=float, default=20.0, show_default=True)
+@click.option("--cache", default="", help="A file that keeps the judge's replies.")
+def judge_messages(
+    run: Path,
+    base_url: str,
+    model: str,
+    output: Path | None,
+    good_above: float,
+    min_agreement: float,
+    where: str,
+    max_concurrency: int,
+    timeout_s: float,
+    cache: str,
+) -> None:
+    """Compare a judge of users' next messages with the rewards that the users posted.
+
+    RUN is a recorded run, such as `serve --record`. A reward of a turn is compared with the verdict on the message after
+    this turn, a reward of a session with the mean of its verdicts. Exit code 1 if the judge is not to be trained on. The
+    endpoint's key is read from JUDGE_API_KEY.
+    """
+    from areal_sdk_judge.certificate import certificate_of, write_certificate
+    from areal_sdk_judge.judge import Judge, JudgeOptions
+    from areal_sdk_judge.reactions import reactions
+
+    options = JudgeOptions(
+        base_url=base_url,
+        model=model,
+        max_concurrency=max_concurrency,
+        timeout_s=timeout_s,
+        cache=cache,
+    )
+    thumbed = list(_thumbed(run, where, good_above))
+
+    async def ask() -> list[list[float | None]]:
+        judge = Judge(options)
+        try:
+            return await asyncio.gather(*(reactions(judge, some) for some, _ in thumbed))
+        finally:
+            await judge.aclose()
+
+    verdicts = [_together(found) for found in asyncio.run(ask())]
+    found = certificate_of(
+        [(verdict, is_up) for verdict, (_, is_up) in zip(verdicts, thumbed, strict=True)],
+        base_url=base_url,
+        model=model,
+        min_agreement=min_agreement,
+    )
+    for line in found.lines():
+        click.echo(line)
+    if output is not None:
+        write_certificate(output, found)
+    if shortfall := found.shortfall:
+        raise click.ClickException(f"do not train on this judge: {shortfall}")
+
+
+def _thumbed(
+    run: Path, where: str, good_above: float
+) -> Iterator[tuple[Sequence["Exchange"], bool]]:
+    """The exchanges that each explicit thumb is about, and whether the thumb is up."""
+    from areal_sdk.records import FollowedRun, parse_condition
+    from areal_sdk_judge.reactions import exchanges_of
+
+    condition = parse_condition(where) if where else None
+    followed = FollowedRun(run)
+    followed.refresh()
+    for summary in followed.episodes:
+        if summary.reward is None or (condition is not None and not condition(summary)):
+            continue
+        episode: Episode = followed.record(summary).episode
+        exchanges, per_turn = exchanges_of(episode), episode.outcome.turn_rewards
+        if not per_turn and exchanges:
+            yield exchanges, summary.reward > good_above
+        for exchange in exchanges if per_turn else ():
+            if (reward := per_turn[exchange.turn]) is not None:
+                yield [exchange], reward > good_above
+
+
+def _together(verdicts: Sequence[float | None]) -> float | None:
+    """One verdict of those on a session's messages; None if they say nothing, or as much good as bad."""
+    clear = [verdict for verdict in verdicts if verdict is not None]
+    mean = fmean(clear) if clear else 0.5
+    return None if mean == 0.5 else float(mean > 0.5)
