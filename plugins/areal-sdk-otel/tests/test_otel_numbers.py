@@ -1,10 +1,10 @@
 """Prometheus reads a run's numbers while it goes on, and the board asks for numbers that a run has."""
 
 import asyncio
-import importlib.resources
 import json
 import logging
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -104,17 +104,23 @@ def test_a_port_that_is_taken_is_said_and_the_run_goes_on(
     assert "set observer.otel.metrics_port, 0 for a free one" in said
 
 
-def test_every_family_has_a_place_on_the_board_and_the_board_asks_for_no_other() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "areal_sdk_otel"], check=True, capture_output=True, timeout=60
-    ).stdout
-    board = json.loads(printed)
-    assert (
-        printed == importlib.resources.files("areal_sdk_otel").joinpath("board.json").read_bytes()
-    )
+def read_board(*name: str) -> tuple[dict[str, Any], set[str]]:
+    """A board as the command prints it, and the names that its queries ask for."""
+    command = [sys.executable, "-m", "areal_sdk_otel", *name]
+    printed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    board: dict[str, Any] = json.loads(printed)
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    named = {name for expr in asked for name in re.findall(r"areal_sdk_\w+", expr)}
+    return board, {found for expr in asked for found in re.findall(r"areal_sdk_\w+", expr)}
+
+
+def test_every_family_has_a_place_on_the_board_and_the_board_asks_for_no_other() -> None:
+    _, named = read_board()
     assert named == {family.name for family in FAMILIES}
+
+
+@pytest.mark.parametrize("name", [(), ("serve",)])
+def test_no_panel_of_a_board_covers_another(name: tuple[str, ...]) -> None:
+    board, _ = read_board(*name)
     places = [
         (x, y)
         for panel in board["panels"]
@@ -127,6 +133,36 @@ def test_every_family_has_a_place_on_the_board_and_the_board_asks_for_no_other()
 
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.skipif(not (ROOT / "tests/loop/scripted.py").is_file(), reason="needs the repository")
+async def test_the_board_of_a_server_asks_for_all_that_a_server_tells_and_for_no_other() -> None:
+    """The real command with the scripted engine."""
+    _, named = read_board("serve")
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "areal_sdk", "serve", "--model", "tiny", "--port", "0"),
+        *("--plugin", ROOT / "tests/loop/scripted.py", "--set", "engine.name=scripted"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        assert server.stdout is not None
+        async with asyncio.timeout(120):
+            while not (
+                told := re.search(rb"serving tiny at (\S+)/v1", await server.stdout.readline())
+            ):
+                assert not server.stdout.at_eof()
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT) as session,
+            session.get(f"{told[1].decode()}/metrics") as response,
+        ):
+            types = re.findall(r"# TYPE (\S+) (\S+)", await response.text())
+    finally:
+        server.send_signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            await server.communicate()
+    parts = {"histogram": ("_bucket", "_sum", "_count")}
+    assert named == {f"{name}{part}" for name, kind in types for part in parts.get(kind, ("",))}
 
 
 @pytest.mark.skipif(not (ROOT / "tests/loop/scripted.py").is_file(), reason="needs the repository")
