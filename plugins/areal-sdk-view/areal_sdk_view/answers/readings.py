@@ -21,10 +21,13 @@ DAMAGED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 def readings_of(run: OpenRun, name: str, turns: Sequence[Turn]) -> list[JSON]:
-    """The readings of an episode, a number for each of its tokens: that of its sampling, then the others, newest last."""
+    """The readings of an episode, a number for each of its tokens: that of its sampling, then the others, newest last.
+    None if it was not read again."""
+    if not (of_models := lines_of(run).get(name, {})):
+        return []
     texts = pieces_of(run.run_dir.model)
     found = [_reading(turns, SAMPLER, [{"logprobs": turn.logprobs} for turn in turns], texts)]
-    for model, of_turns in lines_of(run).get(name, {}).items():
+    for model, of_turns in of_models.items():
         with suppress(*DAMAGED):  # or an earlier episode of this name
             found.append(_reading(turns, model, of_turns, texts))
     return found
