@@ -25,15 +25,21 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
             tokens.append(item.sequence.output[-1])
         else:
             tokens += item.sequence.tokens()[start:stop].tolist()
-        positions += range(start, stop)
-        rows += [item.row] * item.num_new
+        tokens += item.draft
+        num_tokens = item.num_new + len(item.draft)
+        positions += range(start, start + num_tokens)
+        rows += [item.row] * num_tokens
         if item.reaches_end:
-            sampled.append(len(tokens) - 1)
+            sampled += range(len(tokens) - 1 - len(item.draft), len(tokens))
     num_decoding = sum(item.is_decode for item in work)
     padding_limit = -1 if pad_to else CPU_PADDING if device.type == "cpu" else GPU_PADDING
     attention: list[DecodeRun | PrefillSpan] = [
         *_decode_runs(work[:num_decoding], padding_limit, device=device),
-        *_prefill_spans(work[num_decoding:], num_decoding, device=device),
+        *_prefill_spans(
+            work[num_decoding:],
+            sum(1 + len(item.draft) for item in work[:num_decoding]),
+            device=device,
+        ),
     ]
     if padding := max(0, pad_to - len(tokens)):
         sampled += range(len(tokens), pad_to)
@@ -55,36 +61,46 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
 
 
 def _decode_runs(work: list[Work], padding_limit: int, *, device: torch.device) -> list[DecodeRun]:
-    """Runs of neighbouring rows whose unequal lengths waste little."""
+    """Runs of neighbouring rows whose unequal lengths and drafts waste little."""
     runs: list[DecodeRun] = []
-    first = 0
-    longest = wasted = 0
+    first = first_token = 0
+    longest = widest = area = 0
     for index, item in enumerate(work):
-        length = item.sequence.num_computed + 1
+        width = 1 + len(item.draft)
+        length = item.sequence.num_computed + width
         is_neighbour = index > first and item.row == work[index - 1].row + 1
-        grown = max(longest, length)
-        extra = (grown - longest) * (index - first) + grown - length
-        if is_neighbour and wasted + extra <= padding_limit:
-            longest, wasted = grown, wasted + extra
+        grown = max(longest, length), max(widest, width)
+        padding = (index - first + 1) * grown[0] * grown[1] - area - length * width
+        if is_neighbour and padding <= padding_limit:
+            (longest, widest), area = grown, area + length * width
             continue
         if index > first:
-            runs.append(_decode_run(work, first, index, device=device))
-        first, longest, wasted = index, length, 0
+            runs.append(_decode_run(work[first:index], first_token, longest, widest, device=device))
+            first_token = runs[-1].tokens.stop
+        first, longest, widest, area = index, length, width, length * width
     if work:
-        runs.append(_decode_run(work, first, len(work), device=device))
+        runs.append(_decode_run(work[first:], first_token, longest, widest, device=device))
     return runs
 
 
-def _decode_run(work: list[Work], start: int, stop: int, *, device: torch.device) -> DecodeRun:
-    lengths = [item.sequence.num_computed + 1 for item in work[start:stop]]
-    longest = max(lengths)
+def _decode_run(
+    work: list[Work], first_token: int, longest: int, width: int, *, device: torch.device
+) -> DecodeRun:
+    widths = [1 + len(item.draft) for item in work]
+    starts = torch.tensor([item.sequence.num_computed for item in work])
+    visible = starts[:, None] + torch.arange(1, width + 1)
     mask = None
-    if min(lengths) < longest:
-        hidden = torch.arange(longest) >= torch.tensor(lengths)[:, None]
+    if int(visible.min()) < longest:
+        hidden = torch.arange(longest) >= visible[:, :, None]
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        mask = mask[:, None, None].to(device, non_blocking=True)
-    rows = slice(work[start].row, work[stop - 1].row + 1)
-    return DecodeRun(slice(start, stop), rows, longest, mask)
+        mask = mask[:, None].to(device, non_blocking=True)
+    places = None
+    if min(widths) < width:
+        filled = torch.arange(width) < torch.tensor(widths)[:, None]
+        places = filled.flatten().nonzero().squeeze(1).to(device, non_blocking=True)
+    rows = slice(work[0].row, work[-1].row + 1)
+    tokens = slice(first_token, first_token + sum(widths))
+    return DecodeRun(tokens, rows, longest, mask, width, places)
 
 
 def _prefill_spans(work: list[Work], offset: int, *, device: torch.device) -> list[PrefillSpan]:

@@ -4,7 +4,9 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from areal_sdk.backends.local.protocol import LocalOptions
 from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, SamplerRow, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
+from areal_sdk.backends.local.speculation import Speculation
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.models.families import stop_tokens
@@ -70,6 +73,10 @@ class EngineCore:
             packed=can_pack(self.device, self.dtype),
         )
         open_weights(model_dir, self.architecture).copy_into(self.model)
+        self.speculation: Speculation | None = None
+        if options.speculate and not options.deterministic:
+            is_timed_by_cpu = self.device.type == "cpu" and options.threads == 1
+            self.speculation = Speculation(thread_time if is_timed_by_cpu else perf_counter)
         self._kv_bytes = _kv_budget(options.kv_memory_gb, self.device)
         self.scheduler = self._make_scheduler()
 
@@ -160,6 +167,8 @@ class EngineCore:
         work = self.scheduler.plan()
         if not work:
             return []
+        if self.speculation is not None:
+            work = self.speculation.with_drafts(work, row_length=self.scheduler.kv.length)
         is_fixed_decode = self._options.deterministic and all(
             item.is_decode and item.sequence.output for item in work
         )
@@ -173,28 +182,47 @@ class EngineCore:
         complete = [item for item in work if item.reaches_end]
         for item in work:
             item.sequence.num_computed += item.num_new
-        return self._sample(logits, complete) if complete else []
+        sampled = self._sample(logits, complete) if complete else []
+        if self.speculation is not None:
+            self.speculation.note(work, num_sampled=len(sampled))
+        return sampled
 
     def _sample(self, logits: torch.Tensor, complete: list[Work]) -> list[SampledToken]:
+        rows: list[SamplerRow] = []
+        for item in complete:
+            row = item.sequence.row
+            rows += row.after(item.draft) if item.draft else [row]
         try:
-            sampled = sample(logits, [item.sequence.row for item in complete])
+            sampled = sample(logits, rows)
         except ValueError as exc:
             raise EngineError(
                 f"the weights of version {self.version} are broken, {exc}: training has diverged "
                 "(lower the learning rate, clip gradients) or the checkpoint is damaged"
             ) from exc
         results: list[SampledToken] = []
-        for item, token, logprob, top in zip(
-            complete, sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True
-        ):
-            sequence = item.sequence
-            sequence.output.append(token)
-            sequence.row.note(token)
-            finish = sequence.stop.check(sequence.output)
-            results.append(SampledToken(sequence, token, logprob, self.version, top, finish))
+        places = zip(sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True)
+        for item in complete:
+            results += self._accepted(item, list(islice(places, 1 + len(item.draft))))
         for result in results:
             if result.finish is not None:
                 self.scheduler.remove(result.sequence)
+        return results
+
+    def _accepted(
+        self, item: Work, places: list[tuple[int, float, dict[int, float]]]
+    ) -> list[SampledToken]:
+        """The sampled tokens up to the first that is not the drafted one. It is valid too; those behind it were sampled
+        after a token that is not there, and their keys and values are overwritten later."""
+        sequence = item.sequence
+        results: list[SampledToken] = []
+        for (token, logprob, top), drafted in zip_longest(places, item.draft):
+            sequence.output.append(token)
+            sequence.row.note(token, is_ahead=bool(item.draft))
+            finish = sequence.stop.check(sequence.output)
+            results.append(SampledToken(sequence, token, logprob, self.version, top, finish))
+            if token != drafted or finish is not None:
+                break
+        sequence.num_computed += len(results) - 1
         return results
 
     def _compile(self, schema: Mapping[str, Any]) -> Grammar:

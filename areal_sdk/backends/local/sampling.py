@@ -6,9 +6,10 @@ JSON schemas as masks over the vocabulary, through llguidance.
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,16 @@ class Grammar:
     def accept(self, token: int) -> None:
         """Advance by `token`, which must be allowed."""
         self._matcher.consume_token(token)
+
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        """Number of the leading tokens of `tokens` that may follow one after the other."""
+        return self._matcher.validate_tokens(list(tokens))
+
+    def after(self, tokens: Sequence[int]) -> "Grammar":
+        """The grammar behind `tokens`, which must be allowed. This one stays where it is."""
+        matcher = self._matcher.deep_copy()
+        matcher.consume_tokens(list(tokens))
+        return Grammar(matcher, self._vocab_size)
 
 
 class GrammarCompiler:
@@ -90,6 +101,8 @@ class SamplerRow:
     prompt_tokens: frozenset[int] = frozenset()
     """Tokens of the prompt, kept for the repetition penalty alone."""
     output_counts: Counter[int] = field(default_factory=Counter)
+    numbers: deque[float] = field(default_factory=deque)
+    """Uniform numbers that were drawn ahead of their tokens."""
 
     @classmethod
     def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "SamplerRow":
@@ -102,11 +115,30 @@ class SamplerRow:
             prompt_tokens=frozenset(request.tokens if sampling.repetition_penalty != 1.0 else ()),
         )
 
-    def note(self, token: int) -> None:
-        """Remember a token that was drawn."""
+    def note(self, token: int, *, is_ahead: bool = False) -> None:
+        """Remember a token that was drawn, by a row of `after` if `is_ahead`."""
+        if is_ahead:
+            self.numbers.popleft()
         self.output_counts[token] += 1
         if self.grammar is not None:
             self.grammar.accept(token)
+
+    def number(self) -> float:
+        """The uniform number of the next token."""
+        return self.numbers.popleft() if self.numbers else self.generator.random()
+
+    def after(self, draft: Sequence[int]) -> "list[SamplerRow]":
+        """Rows for the next token and for the token after each token of `draft`, if those before are sampled. This row
+        keeps the numbers, since only some of them may be used: `note` takes them off."""
+        while len(self.numbers) <= len(draft):
+            self.numbers.append(self.generator.random())
+        rows = [replace(self, numbers=deque([n])) for n in islice(self.numbers, len(draft) + 1)]
+        for i, row in enumerate(rows):
+            if self.sampling.has_penalty:
+                row.output_counts = self.output_counts + Counter(draft[:i])
+            if self.grammar is not None:
+                row.grammar = self.grammar.after(draft[:i])
+        return rows
 
     @property
     def shifts_logits(self) -> bool:
@@ -131,7 +163,7 @@ def sample(logits_SV: Tensor, rows: Sequence[SamplerRow]) -> SampledRows:
     scaled_SV = logits_SV.float()
     num_padded = len(scaled_SV) - len(rows)
     numbers = [
-        [row.generator.random() for row in rows] + [0.0] * num_padded,
+        [row.number() for row in rows] + [0.0] * num_padded,
         [1.0 / (row.sampling.temperature or 1.0) for row in rows] + [1.0] * num_padded,
         [float(row.sampling.is_greedy) for row in rows] + [0.0] * num_padded,
     ]

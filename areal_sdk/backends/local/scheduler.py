@@ -24,11 +24,13 @@ WORTH_WAITING_FOR = 16
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next `num_new` tokens of the sequence in `row`."""
+    """The next `num_new` tokens of the sequence in `row`, and perhaps a guess at those that follow."""
 
     row: int
     sequence: Sequence
     num_new: int
+    draft: tuple[int, ...] = ()
+    """Tokens that may be sampled next. They are computed too, so that one step can sample several tokens."""
 
     @property
     def reaches_end(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from areal_sdk.backends.local.drafts import Guesser
 from areal_sdk.backends.local.forward.kv_cache import Tokens
 from areal_sdk.backends.local.sampling import SamplerRow
 from areal_sdk.types import FinishReason
@@ -69,6 +70,8 @@ class Sequence:
     """Prompt tokens that another request had computed."""
     stale_from: int | None = None
     """First output token that was sampled on KV of older weights (`kv_on_update="keep"`)."""
+    guesser: Guesser | None = None
+    """The source of drafts; None until the first token is sampled, and for a request that gets none."""
 
     @property
     def num_tokens(self) -> int:

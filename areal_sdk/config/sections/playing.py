@@ -174,6 +174,9 @@ class EngineSection(Section):
     kv_on_update: Literal["recompute", "keep"] = "recompute"
     """Keys and values of running requests when the weights change: `recompute` them, or `keep` the old
     ones. `keep` is faster, but less exact for training."""
+    speculate: bool = False
+    """Whether the local engine drafts tokens from earlier text, and computes several in one step where that is faster.
+    The distribution of the tokens stays the same."""
     threads: Positive = 1
     """Threads of torch; more than one helps only on idle cores."""
 

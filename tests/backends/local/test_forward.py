@@ -129,6 +129,31 @@ def test_decoding_attends_to_each_rows_own_length(num_rows: int) -> None:
         torch.testing.assert_close(mixed[row], expected, rtol=0.03, atol=0.03)
 
 
+@pytest.mark.parametrize("num_rows", [3, 20], ids=["fused", "products"])
+def test_rows_with_drafts_attend_to_what_is_before_each_token(num_rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    cache = torch.randn((2, num_rows + 3, 2, 64, 16), generator=generator).bfloat16()
+    widths = [1 + row % 3 for row in range(num_rows)]
+    starts = torch.randint(0, 50, (num_rows,), generator=generator)
+    visible = starts[:, None] + torch.arange(1, 4)
+    longest = int(visible.max())
+    hidden = torch.arange(longest) >= visible[:, :, None]
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
+    places = torch.tensor([3 * row + i for row in range(num_rows) for i in range(widths[row])])
+    queries = torch.randn((len(places), 2, 3, 16), generator=generator).bfloat16()
+    rows = slice(2, 2 + num_rows)
+    run = DecodeRun(slice(0, len(places)), rows, longest, mask, 3, places)
+
+    mixed = decode_attention(queries, cache, run).float()
+
+    for token, place in enumerate(places.tolist()):
+        row, length = 2 + place // 3, visible.flatten()[place]
+        keys, values = cache[:, row, :, :length].float()
+        scores = queries[token].float() @ keys.transpose(1, 2) / 4
+        expected = (scores.softmax(-1) @ values).flatten()
+        torch.testing.assert_close(mixed[token], expected, rtol=0.03, atol=0.03)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -1,6 +1,6 @@
 """The forward pass of a Llama-family decoder, written for batches of unequal requests.
 
-Shape letters: T tokens of this step, B decoding rows, C capacity of a row, N hidden, Q query heads,
+Shape letters: T tokens of this step, B decoding rows, W tokens of each of them, C capacity of a row, N hidden, Q query heads,
 K key/value heads, G = Q / K, D head dimension, V vocabulary, S sampled positions.
 
 A projection fuses several matrices of the checkpoint, in the layout that is fastest on this CPU.
@@ -26,14 +26,18 @@ FEW_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class DecodeRun:
-    """Neighbouring rows that each bring one token: one attention call."""
+    """Neighbouring rows that each bring one token, or a few more with drafts: one attention call."""
 
     tokens: slice
     rows: slice
     length: int
-    """Length of the longest row, its new token included."""
+    """Length of the longest row, its new tokens included."""
     mask: Tensor | None
-    """[B, 1, 1, length] in float32, added to the scores; None when all rows are equally long."""
+    """[B, 1, W, length] in float32, added to the scores; None when every token sees the whole length."""
+    width: int = 1
+    """W, the largest number of tokens that a row brings."""
+    places: Tensor | None = None
+    """Indices of the tokens in [B * W]; None when all rows bring W tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +185,43 @@ class Model:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def decode_attention(queries_BKGD: Tensor, cache: Tensor, run: DecodeRun) -> Tensor:
-    """Attention, [B, Q * D], of each row's one new token over its row of the cache, [2, rows, K, C, D]."""
-    # The G query heads that share a key head stand where a sequence would: no key is repeated.
-    keys_BKCD, values_BKCD = cache[:, run.rows, :, : run.length]
+def decode_attention(queries_TKGD: Tensor, cache: Tensor, run: DecodeRun) -> Tensor:
+    """Attention, [T, Q * D], of the new tokens of B rows over their rows of the cache, [2, rows, K, C, D]."""
+    _, num_heads, num_groups, head_dim = queries_TKGD.shape
+    queries_BKGD, mask = queries_TKGD, run.mask
+    if run.width > 1:
+        # The tokens of a row stand beside the G query heads, which see the same keys.
+        if run.places is not None:
+            padded = (len(cache[0, run.rows]) * run.width, num_heads, num_groups, head_dim)
+            queries_TKGD = queries_TKGD.new_zeros(padded).index_copy_(0, run.places, queries_TKGD)
+        by_row = queries_TKGD.view(-1, run.width, num_heads, num_groups, head_dim)
+        queries_BKGD = by_row.transpose(1, 2).flatten(2, 3)
+        if mask is not None:
+            mask = mask.repeat_interleave(num_groups, dim=2)
+    mixed_BKGD = _grouped_attention(queries_BKGD, cache[:, run.rows, :, : run.length], mask)
+    if run.width == 1:
+        return mixed_BKGD.flatten(1)
+    by_row = mixed_BKGD.view(-1, num_heads, run.width, num_groups, head_dim).transpose(1, 2)
+    mixed_TN = by_row.reshape(-1, num_heads * num_groups * head_dim)
+    return mixed_TN if run.places is None else mixed_TN[run.places]
+
+
+def _grouped_attention(queries_BKGD: Tensor, cache: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention, [B, K, G, D], in which G queries share a key head. `mask` is [B, 1, G or 1, length]."""
+    # The G queries that share a key head stand where a sequence would: no key is repeated.
+    keys_BKCD, values_BKCD = cache
     if len(queries_BKGD) <= FEW_ROWS or queries_BKGD.dtype is torch.float32:
-        mask = None if run.mask is None else run.mask.to(queries_BKGD.dtype)
-        return F.scaled_dot_product_attention(
-            queries_BKGD, keys_BKCD, values_BKCD, attn_mask=mask
-        ).flatten(1)
+        mask = None if mask is None else mask.to(queries_BKGD.dtype)
+        return F.scaled_dot_product_attention(queries_BKGD, keys_BKCD, values_BKCD, attn_mask=mask)
     batch, _, num_groups, head_dim = queries_BKGD.shape
     queries = (queries_BKGD * head_dim**-0.5).reshape(-1, num_groups, head_dim)
     # Keys on the left: oneDNN is twice as fast than with the few queries there.
     scores = torch.bmm(keys_BKCD.flatten(0, 1), queries.transpose(1, 2)).transpose(1, 2)
     scores = scores.to(torch.float32, memory_format=torch.contiguous_format)
-    if run.mask is not None:
-        scores.view(batch, -1, num_groups, run.length).add_(run.mask)
+    if mask is not None:
+        scores.view(batch, -1, num_groups, keys_BKCD.shape[2]).add_(mask)
     weights = scores.softmax(-1).to(queries.dtype)
-    return torch.bmm(weights, values_BKCD.flatten(0, 1)).view(batch, -1)
+    return torch.bmm(weights, values_BKCD.flatten(0, 1)).view(queries_BKGD.shape)
 
 
 def _prefill_attention(queries_nKGD: Tensor, cache: Tensor, span: PrefillSpan) -> Tensor:
