@@ -16,6 +16,10 @@ def length(episode: Episode, *, per_word: float = 1.0) -> float:
     return per_word * len(episode.final_text.split())
 
 
+def is_there(episode: Episode, *, file: Path) -> bool:
+    return file.with_name(episode.final_text) == file
+
+
 async def slowly(episode: Episode) -> bool:
     await asyncio.sleep(0.001)
     return episode.final_text == "yes"

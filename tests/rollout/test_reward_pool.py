@@ -133,6 +133,13 @@ async def test_several_rewards_are_weighted_and_named(tmp_path: Path) -> None:
     assert outcome.metrics == {"reward/length": 2.0, "reward/whole": 0.25, "whole/checks": 3.0}
 
 
+async def test_an_option_may_be_a_path(tmp_path: Path) -> None:
+    reward = RewardSpec.of("is_there", sample_rewards.is_there, options={"file": tmp_path / "yes"})
+    async with RewardPool([reward], log_dir=tmp_path) as pool:
+        assert (await pool.score(episode("yes"))).reward == 1.0
+        assert (await pool.score(episode("no"))).reward == 0.0
+
+
 async def test_several_rewards_judge_an_episode_at_once(tmp_path: Path) -> None:
     here, there = (
         RewardSpec.of(me, sample_rewards.meets, options={"me": me, "other": other})

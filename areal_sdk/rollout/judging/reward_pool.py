@@ -235,7 +235,14 @@ class SharedWorker:
 
 
 def _order(reward: RewardSpec) -> Mapping[str, Any]:
-    return {"name": reward.name, "reference": reward.reference, "options": dict(reward.options)}
+    paths = [name for name, value in reward.options.items() if isinstance(value, Path)]
+    options = {**reward.options, **{name: str(reward.options[name]) for name in paths}}
+    return {
+        "name": reward.name,
+        "reference": reward.reference,
+        "options": options,
+        "paths": paths,  # JSON has no paths
+    }
 
 
 def _packed(episode: Episode) -> bytes:

@@ -10,6 +10,7 @@ import pickle
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from areal_sdk.errors import DeadlineError, InfrastructureError
@@ -101,9 +102,13 @@ def _load(args: Mapping[str, JSON]) -> list[LoadedReward]:
     return [
         _of_other_workers
         if spec is None
-        else partial(load_reward(spec["reference"]), **spec["options"])
+        else partial(load_reward(spec["reference"]), **_options(spec))
         for spec in args["rewards"]
     ]
+
+
+def _options(spec: Mapping[str, JSON]) -> dict[str, Any]:
+    return {**spec["options"], **{name: Path(spec["options"][name]) for name in spec["paths"]}}
 
 
 def load_reward(reference: str) -> LoadedReward:
