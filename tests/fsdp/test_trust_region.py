@@ -24,6 +24,7 @@ from areal_sdk.fsdp.step.trust_region import (
     CLOSE,
     FACTOR,
     PER_TOKEN,
+    RECENT,
     REMEMBERED,
     SLOW,
     Moved,
@@ -135,9 +136,12 @@ def test_an_update_is_held_within_the_bound_and_no_further_than_needed(
         assert moved.kl > 0.5, "most of what the bound allows is left"
 
 
+@pytest.mark.parametrize("small", [0.0, 0.2], ids=["nothing", "little"])
 @pytest.mark.parametrize("step", [0.05, 0.3, 0.9])
-def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float) -> None:
-    """A small part of an update changes no logprob in bfloat16, and a larger part changes too much."""
+def test_an_update_that_rounds_to_little_when_it_is_scaled_is_held(
+    step: float, small: float
+) -> None:
+    """A small part of an update changes few logprobs in bfloat16, and a larger part changes too much."""
     now = 1.0
 
     class Rounded:
@@ -146,13 +150,13 @@ def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float)
             now = to
 
     def measure() -> tuple[float, float]:
-        return (30.0 if now > step else 0.0), 0.0
+        return (30.0 if now > step else small), 0.0
 
     limit = UpdateLimit(0.3, may_rise=True)
     moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
-    assert moved.kl == 0.0
+    assert moved.kl == 0.0, "the small KL is the noise"
     assert moved.share == pytest.approx(now)
-    assert moved.share <= step
+    assert step / 4 < moved.share <= step, "the largest part that was within the bound is left"
 
 
 class Noisy:
@@ -195,6 +199,23 @@ def test_noise_that_grows_or_falls_is_measured_again() -> None:
         update = Noisy(whole=0.1, noise=noise)
         assert update.held(limit).share == 1.0
     assert limit.noise == pytest.approx(1.1), "the least KL since it was measured"
+
+
+def test_a_share_that_moves_more_when_it_is_taken_again_is_taken_back_as_a_whole() -> None:
+    now, smaller = 1.0, 0
+
+    class Rounded:
+        def scale(self, share: float, to: float) -> None:
+            nonlocal now, smaller
+            smaller += to < now
+            now = to
+
+    def measure() -> tuple[float, float]:
+        return (0.0 if now == 0.0 or (now < 0.5 and smaller == 1) else 30.0), 0.0
+
+    limit = UpdateLimit(0.3, may_rise=True, noise=0.0)
+    moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
+    assert (moved.share, moved.kl, now) == (0.0, 0.0, 0.0)
 
 
 def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
@@ -290,11 +311,47 @@ def test_calm_steps_count_neither_in_the_warm_up_nor_where_an_update_was_taken_b
     assert region.factor == fallen < 1.0
 
 
+def after_jumps(region: UpdateLimit) -> UpdateLimit:
+    """`region` after as many held steps as leave the rate as it is."""
+    for _ in range(RECENT // 2):
+        region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    return region
+
+
+@pytest.mark.parametrize("between", [0, 1, 2])
+def test_the_rate_falls_once_most_of_the_last_steps_were_held(between: int) -> None:
+    """A jump among calm steps says nothing of the rate."""
+    region = UpdateLimit(0.3, may_rise=False)
+    factors = []
+    for step in range(9):
+        moved = CALM if step % (between + 1) else HELD
+        region.follow([moved], spread=0.0, schedule=1.0, is_warm=True)
+        factors.append(region.factor)
+    kept = {0: 2, 1: 4, 2: 9}[between]
+    assert factors[:kept] == [1.0] * kept
+    assert all(factor < 1.0 for factor in factors[kept:])
+
+
+def test_beyond_a_rate_at_which_a_step_was_held_alone_the_rate_rises_slowly() -> None:
+    region = UpdateLimit(0.3, may_rise=True)
+    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    for _ in range(REMEMBERED):
+        assert region.factor == 1.0, "and the calm steps count anew"
+        region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.factor == pytest.approx(SLOW)
+
+
+def test_a_rate_above_the_first_falls_with_the_first_jump() -> None:
+    region = UpdateLimit(0.3, may_rise=True, factor=4.0)
+    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    assert region.factor == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("share", "factor"), [(0.9, 1 / FACTOR), (0.5, 0.5), (0.3, 0.3), (0.1, 0.25), (0.0, 0.25)]
 )
 def test_the_rate_falls_to_what_a_held_step_had_room_for(share: float, factor: float) -> None:
-    region = UpdateLimit(0.3, may_rise=True)
+    region = after_jumps(UpdateLimit(0.3, may_rise=True))
     region.follow([FULL, replace(HELD, share=share)], spread=0.0, schedule=0.5, is_warm=False)
     assert region.factor == pytest.approx(factor)
     region.follow([], spread=1.0, schedule=1.0, is_warm=True)
@@ -323,13 +380,13 @@ def test_beyond_what_a_held_step_had_room_for_the_rate_rises_slowly() -> None:
 
 
 def test_a_rate_that_was_set_is_the_highest_and_comes_back_to_it() -> None:
-    region = UpdateLimit(0.3, may_rise=False)
+    region = after_jumps(UpdateLimit(0.3, may_rise=False))
     region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
     assert region.rate_factor == pytest.approx(0.5)
     for _ in range(REMEMBERED + 7):
         region.follow([CALM], spread=0.1, schedule=1.0, is_warm=True)
     assert region.rate_factor == 1.0, "also where few groups ever differ"
-    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    after_jumps(region).follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
     for _ in range(2 * REMEMBERED):
         region.follow([CALM], spread=0.0, schedule=1.0, is_warm=True)
     assert region.rate_factor == pytest.approx(0.5), "no group differs: nothing was learnt"

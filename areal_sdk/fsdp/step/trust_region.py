@@ -1,8 +1,9 @@
 """A bound on how far one update moves the policy, and a learning rate that follows the bound: a rate that was set is
 the highest, and "auto" rises as far as it may.
 
-An update is measured (`probe.py`) and scaled back if it is beyond the bound. The same rule holds on all ranks,
-because all ranks see the same sums.
+An update is measured (`probe.py`) and scaled back if it is beyond the bound. The rate falls if most of the last steps
+were held, and if one was at a rate above the first. The same rule holds on all ranks, because all ranks see the same
+sums.
 """
 
 import math
@@ -23,6 +24,10 @@ FACTOR = 1.5
 SLOW = 1.2
 """Factor by which the rate rises beyond what the last held update had room for: most updates of a step size may be
 calm because rewards are noise, and the next one, whose gradients agree, moves a thousand times as much."""
+RECENT = 5
+"""Number of steps of which more than half are held before a rate falls that is not above the first. Among calm steps a
+single one may jump at a rate that is right; it is scaled back, and the rate stays. A rate above the first was only ever
+calm, and the first jump says that it rose too far."""
 LARGEST_CUT = 0.25
 """Least factor by which the rate falls in a step, however little of an update was left."""
 FAR_BELOW = 0.25
@@ -39,7 +44,7 @@ OF_WIDEST = 0.75
 """Share of the widest spread so far that a calm step must have to count. In a nearly solved run few groups bring a
 gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""
 TRIES = 6
-"""Scales that are tried before an update is taken back as a whole."""
+"""Shares of an update that are tried at most. The largest within the bound stays, or none of the update."""
 LEAST = 1e-6
 """Share of the bound below which a KL counts as none, since its logarithm would mean nothing."""
 TRIFLE = 0.01
@@ -74,6 +79,42 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
+class Search:
+    """The search for the share of an update whose KL fills the bound, between one within it and one beyond it."""
+
+    bound: float
+    kl_beyond: float
+    """KL of the least share that was beyond the bound."""
+    beyond: float = 1.0
+    kl_within: float = 0.0
+    """KL of the largest share that was within the bound."""
+    within: float = 0.0
+    power: float = 2.0
+    """Power of the share with which the KL grows: 2 for a small update."""
+
+    def add(self, share: float, kl: float) -> None:
+        """Take a share that was measured."""
+        if kl <= self.bound:
+            self.within, self.kl_within = share, kl
+            return
+        if math.isfinite(kl) and math.isfinite(self.kl_beyond):
+            slope = math.log(kl / self.kl_beyond) / math.log(share / self.beyond)
+            self.power = min(4.0, max(0.5, slope))
+        self.beyond, self.kl_beyond = share, kl
+
+    def next(self) -> float:
+        """The share to try."""
+        if not math.isfinite(self.kl_beyond):
+            return math.sqrt(self.within * self.beyond) or 0.1 * self.beyond
+        if not self.within:
+            return self.beyond * math.pow(self.bound / self.kl_beyond, 1.0 / self.power)
+        # Rounded, a small part of an update may change nothing. The logarithm of 0 would mean nothing either.
+        kl_within = max(self.kl_within, LEAST * self.bound)
+        part = math.log(self.bound / kl_within) / math.log(self.kl_beyond / kl_within)
+        return self.within * math.pow(self.beyond / self.within, part)
+
+
+@dataclass(slots=True)
 class UpdateLimit:
     """The bound, and the factor by which the learning rate has followed it."""
 
@@ -86,9 +127,11 @@ class UpdateLimit:
     factor: float = 1.0
     """Factor by which the learning rate has followed the bound; `rate_factor` is the one that counts."""
     roomy: float = LARGEST_RISE
-    """Factor that the last held step had room for: the rate returns to it fast."""
+    """Factor that the last held step had room for, or that it kept: the rate returns to it fast."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
+    recent: int = 0
+    """A bit for each of the last steps, 1 if it was held."""
     widest: float = 0.0
     """Largest share of differing groups in a step so far."""
     tightness: float = 1.0
@@ -105,6 +148,7 @@ class UpdateLimit:
             "factor": self.factor,
             "roomy": self.roomy,
             "num_calm": self.num_calm,
+            "recent": self.recent,
             "widest": self.widest,
             "tightness": self.tightness,
             "noise": self.noise,
@@ -116,6 +160,7 @@ class UpdateLimit:
         self.factor = saved.get("factor", 1.0) * scale
         self.roomy = saved.get("roomy", LARGEST_RISE) * scale
         self.num_calm = saved.get("num_calm", 0)
+        self.recent = int(saved.get("recent", 0))
         self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
         self.noise = saved.get("noise")
@@ -158,7 +203,7 @@ class UpdateLimit:
         self, update: "Update", measure: Callable[[], tuple[float, float]], *, bound: float
     ) -> Moved:
         """Scale `update` back until its KL is within `bound`. `measure` returns the KL, and the KL to the samplers."""
-        share, power = 1.0, 2.0  # the KL of a small update grows with its square
+        share = 1.0
         kl, kl_behaviour = measure()
         if bound == math.inf:
             return Moved(kl, kl_behaviour, share, 0.0)
@@ -171,24 +216,23 @@ class UpdateLimit:
         kl -= self.noise
         if kl <= bound:
             return Moved(kl, kl_behaviour, share, kl / bound)
+        search = Search(bound, kl)
         for _ in range(TRIES):
             if FILLED <= kl / bound <= CLOSE:
                 break
-            found = max(kl, LEAST * bound)  # rounded, a small part of an update may change nothing
-            scale = min(1.0 / share, (bound / found) ** (1.0 / power)) if math.isfinite(kl) else 0.1
-            if scale == 1.0:
-                break
-            update.scale(share, share * scale)
-            share *= scale
+            to = search.next()
+            update.scale(share, to)
             kl, kl_behaviour = measure()
             kl -= min(kl, self.noise)  # a KL that is not a number stays one
-            if math.isfinite(found) and math.isfinite(kl):
-                slope = math.log(max(kl, LEAST * bound) / found) / math.log(scale)
-                power = min(4.0, max(0.5, slope))
-        if not kl <= CLOSE * bound:
-            update.scale(share, 0.0)
-            _, kl_behaviour = measure()
-            share, kl = 0.0, 0.0
+            search.add(to, kl)
+            share = to
+        for to in (search.within, 0.0):  # rounded, the same share may move more than it did
+            if kl <= CLOSE * bound:
+                break
+            update.scale(share, to)
+            kl, kl_behaviour = measure()
+            kl -= min(kl, self.noise)
+            share = to
         return Moved(kl, kl_behaviour, share, kl / bound)
 
     def follow(
@@ -202,11 +246,15 @@ class UpdateLimit:
         if not (self.per_episode and moves):
             return
         self.widest = max(self.widest, spread)
-        if any(moved.share < 1.0 for moved in moves):
-            self.num_calm = 0  # little is left to measure of an update that was taken back
-            left = min(moved.share for moved in moves)
-            self.roomy = self.rate_factor * left
-            self.factor = self.rate_factor * min(1 / FACTOR, max(left, LARGEST_CUT))
+        is_held = any(moved.share < 1.0 for moved in moves)
+        self.recent = (self.recent << 1 | is_held) % 2**RECENT
+        if is_held:
+            self.num_calm = 0
+            self.roomy = self.rate_factor
+            if self.rate_factor > 1.0 or 2 * self.recent.bit_count() > RECENT:
+                left = min(moved.share for moved in moves)
+                self.roomy *= left
+                self.factor = self.rate_factor * min(1 / FACTOR, max(left, LARGEST_CUT))
             return
         is_calm = max(moved.filled for moved in moves) < FAR_BELOW * schedule**2
         if not (is_calm and is_warm):
