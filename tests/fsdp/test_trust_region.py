@@ -320,8 +320,8 @@ def after_jumps(region: UpdateLimit) -> UpdateLimit:
 
 @pytest.mark.parametrize("between", [0, 1, 2])
 def test_the_rate_falls_once_most_of_the_last_steps_were_held(between: int) -> None:
-    """A jump among calm steps says nothing of the rate."""
-    region = UpdateLimit(0.3, may_rise=False)
+    """A jump among calm steps says nothing of the first rate of "auto"."""
+    region = UpdateLimit(0.3, may_rise=True)
     factors = []
     for step in range(9):
         moved = CALM if step % (between + 1) else HELD
@@ -380,13 +380,13 @@ def test_beyond_what_a_held_step_had_room_for_the_rate_rises_slowly() -> None:
 
 
 def test_a_rate_that_was_set_is_the_highest_and_comes_back_to_it() -> None:
-    region = after_jumps(UpdateLimit(0.3, may_rise=False))
+    region = UpdateLimit(0.3, may_rise=False)
     region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
     assert region.rate_factor == pytest.approx(0.5)
     for _ in range(REMEMBERED + 7):
         region.follow([CALM], spread=0.1, schedule=1.0, is_warm=True)
     assert region.rate_factor == 1.0, "also where few groups ever differ"
-    after_jumps(region).follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
     for _ in range(2 * REMEMBERED):
         region.follow([CALM], spread=0.0, schedule=1.0, is_warm=True)
     assert region.rate_factor == pytest.approx(0.5), "no group differs: nothing was learnt"

@@ -1,9 +1,9 @@
 """A bound on how far one update moves the policy, and a learning rate that follows the bound: a rate that was set is
 the highest, and "auto" rises as far as it may.
 
-An update is measured (`probe.py`) and scaled back if it is beyond the bound. The rate falls if most of the last steps
-were held, and if one was at a rate above the first. The same rule holds on all ranks, because all ranks see the same
-sums.
+An update is measured (`probe.py`) and scaled back if it is beyond the bound. The rate falls with it; the first
+rate of "auto" falls if most of the last steps were held. The same rule holds on all ranks, because all ranks see the
+same sums.
 """
 
 import math
@@ -25,9 +25,9 @@ SLOW = 1.2
 """Factor by which the rate rises beyond what the last held update had room for: most updates of a step size may be
 calm because rewards are noise, and the next one, whose gradients agree, moves a thousand times as much."""
 RECENT = 5
-"""Number of steps of which more than half are held before a rate falls that is not above the first. Among calm steps a
-single one may jump at a rate that is right; it is scaled back, and the rate stays. A rate above the first was only ever
-calm, and the first jump says that it rose too far."""
+"""Number of steps of which more than half are held before the first rate of "auto" falls. Among calm steps a single one
+may jump at a rate that is right; it is scaled back, and the rate stays. A rate above the first was only ever calm, and
+its first jump says that it rose too far. A rate that was set may be far too high."""
 LARGEST_CUT = 0.25
 """Least factor by which the rate falls in a step, however little of an update was left."""
 FAR_BELOW = 0.25
@@ -251,7 +251,8 @@ class UpdateLimit:
         if is_held:
             self.num_calm = 0
             self.roomy = self.rate_factor
-            if self.rate_factor > 1.0 or 2 * self.recent.bit_count() > RECENT:
+            is_first = self.may_rise and self.rate_factor <= 1.0
+            if not is_first or 2 * self.recent.bit_count() > RECENT:
                 left = min(moved.share for moved in moves)
                 self.roomy *= left
                 self.factor = self.rate_factor * min(1 / FACTOR, max(left, LARGEST_CUT))
