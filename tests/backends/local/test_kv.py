@@ -1,3 +1,6 @@
+from mmap import PAGESIZE
+from pathlib import Path
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -30,6 +33,29 @@ def rows(*, max_rows: int = 4, budget_tokens: int = 4096) -> KVRows:
         device=CPU,
         dtype=torch.float32,
     )
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE / 1e6
+
+
+def test_rows_that_are_not_used_take_no_memory() -> None:
+    before = resident_mb()
+    kv = KVRows(
+        num_layers=8,
+        num_heads=8,
+        head_dim=64,
+        max_rows=31,
+        max_length=1024,
+        budget_tokens=32 * 1024,
+        device=CPU,
+        dtype=torch.bfloat16,
+    )
+    kv.fit(1024, rows=1)
+    kv.values[:, :, 0, :, :100] = 1.0
+    assert kv.values.nbytes > 5e8
+    assert kv.values[:, :, :2, :, :200].sum() == 8 * 2 * 8 * 100 * 64
+    assert resident_mb() - before < 50
 
 
 @given(TOKENS, TOKENS)

@@ -1,5 +1,7 @@
 """The memory of keys and values: dense rows for running requests, exact-length copies for idle ones."""
 
+import math
+import mmap
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -21,6 +23,18 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     differs = a[:length] != b[:length]
     first = int(differs.argmax()) if length else 0
     return first if length and differs[first] else length
+
+
+def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros, because masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
+
+    On a CPU they are pages of the system, which are zero and cost nothing until they are used. `torch.zeros` writes to
+    all of them: a request of a lone conversation that found an idle engine paid for every row that the engine may have.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 class KVRows:
@@ -106,13 +120,8 @@ class KVRows:
 
     def _allocate(self, length: int) -> None:
         rows = max(1, min(self._max_rows, self._budget_tokens // length)) + 1  # and the scratch row
-        # Untouched pages cost nothing on a CPU, so rows that are never used are free.
-        # Zeroed on purpose: masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
-        self.values = torch.zeros(
-            (self._num_layers, 2, rows, self._num_heads, length, self._head_dim),
-            device=self._device,
-            dtype=self._dtype,
-        )
+        shape = (self._num_layers, 2, rows, self._num_heads, length, self._head_dim)
+        self.values = _zeros(shape, device=self._device, dtype=self._dtype)
         # Where, in a layer's vectors, the first row's keys and values of each head begin.
         kinds, heads = torch.arange(2), torch.arange(self._num_heads)
         starts = (kinds[:, None] * (rows * self._num_heads) + heads) * length
