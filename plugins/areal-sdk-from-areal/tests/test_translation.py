@@ -218,7 +218,7 @@ def test_an_adapter_stays_an_adapter(keys: dict[str, Any], settings: dict[str, A
 
 def test_the_layout_of_gpus_becomes_servers_and_ranks() -> None:
     settings = translate({**PLAIN, "allocation_mode": "sglang.d4p1t2+fsdp:d8p1t1"}).settings
-    assert settings["engine.sglang.servers"], settings["engine.sglang.tp_size"] == (4, 2)
+    assert (settings["engine.sglang.servers"], settings["engine.sglang.tp_size"]) == (4, 2)
     assert settings["trainer.ranks"] == 8
     cut = translate({**PLAIN, "allocation_mode": "sglang:d4p2t1+d4p1t2"}).outcomes[
         "allocation_mode"
