@@ -14,6 +14,7 @@ from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary
 from areal_sdk.telemetry.checksums import describe, first_change
 from areal_sdk.telemetry.directories import begin_directory, commit_directory
 from areal_sdk.telemetry.episode_log import LEARNT
+from areal_sdk.telemetry.files import append_json_line, read_json_lines
 from areal_sdk.telemetry.parts import RunPart, list_files, list_weights
 from areal_sdk.telemetry.token_log import TokenFlag
 
@@ -30,6 +31,7 @@ __all__ = [
     "RunOverview",
     "TokenFlag",
     "TurnTokens",
+    "append_json_line",
     "begin_directory",
     "commit_directory",
     "describe",
@@ -41,5 +43,6 @@ __all__ = [
     "mean_of_tasks",
     "overview_of",
     "parse_condition",
+    "read_json_lines",
     "wilson",
 ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
@@ -111,6 +112,17 @@ class JsonLines(AppendedFile):
     def append_line(self, text: bytes) -> None:
         """Append a record that is JSON already."""
         self.append_bytes(text + b"\n")
+
+
+def append_json_line(path: Path, record: Any) -> None:
+    """Append one record to a file of JSON lines that several processes write."""
+    try:
+        with open(path, "ab", opener=private) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.closing(JsonLines(path)) as lines:
+                lines.append(record)
+    except OSError as exc:
+        raise cannot_write(path, exc) from exc
 
 
 def cannot_write(path: Path, error: OSError) -> StorageError:

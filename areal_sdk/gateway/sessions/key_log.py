@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from getpass import getuser
@@ -19,7 +19,7 @@ from pathlib import Path
 import orjson
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.telemetry.files import PRIVATE
+from areal_sdk.telemetry.files import PRIVATE, JsonLines
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -65,24 +65,24 @@ def make_key(path: Path, name: str) -> str:
     if user == "admin":
         raise ConfigError("the admin has one key, AREAL_SDK_ADMIN_KEY: give the user another name")
     made = f"sk-{secrets.token_urlsafe(24)}"
-    with _locked(path, os.O_CREAT) as file:
+    with _locked(path, os.O_CREAT):
         if any(line.name == name for line in read_lines(path)):
             raise ConfigError(
                 f"{path} has had a key {name}, and records name it: give the new one another name"
             )
-        _append(file, [_line(user, key, digest_of(made))])
+        _append(path, [_line(user, key, digest_of(made))])
     return made
 
 
 def revoke_keys(path: Path, name: str) -> Sequence[str]:
     """Revoke the key `USER/KEY`, or all keys of `USER`; returns their names. ConfigError if there are none."""
-    with _locked(path) as file:
+    with _locked(path):
         valid = valid_keys(read_lines(path))
         gone = [line for line in valid if name in (line.name, line.user)]
         if not gone:
             known = ", ".join(line.name for line in valid) or "none"
             raise ConfigError(f"{path} has no valid key {name!r}; valid: {known}")
-        _append(file, [_line(line.user, line.key) for line in gone])
+        _append(path, [_line(line.user, line.key) for line in gone])
     return [line.name for line in gone]
 
 
@@ -154,26 +154,26 @@ def _own_name() -> str:
 
 
 @contextmanager
-def _locked(path: Path, flags: int = 0) -> Iterator[int]:
-    """The file, open for appending; no other command changes it meanwhile."""
+def _locked(path: Path, flags: int = 0) -> Iterator[None]:
+    """No other command changes the file meanwhile, and what was written outlives a power cut."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, PRIVATE)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, PRIVATE)
     except OSError as exc:
         raise ConfigError(
             f"{path}: {exc.strerror}; `areal-sdk keys make {path} USER/KEY` makes the first key"
         ) from exc
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
+        yield
+        os.fsync(file)
     finally:
         os.close(file)
 
 
-def _append(file: int, lines: Sequence[KeyLine]) -> None:
-    """Write the lines at once, and see to it that they outlive a power cut."""
-    rows = [{name: value for name, value in asdict(line).items() if value} for line in lines]
-    os.write(file, b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    os.fsync(file)
+def _append(path: Path, lines: Sequence[KeyLine]) -> None:
+    with closing(JsonLines(path)) as file:
+        for line in lines:
+            file.append({name: value for name, value in asdict(line).items() if value})
 
 
 def _read(path: Path, start: int = 0) -> bytes:

@@ -6,7 +6,7 @@
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 
 import areal_sdk
 from areal_sdk import ConfigError, EngineError, Episode, Run
-from areal_sdk.records import list_weights
+from areal_sdk.records import append_json_line, list_weights
 from areal_sdk_fork.read_engine import Rereader, turns_with_tokens
 
 FILE = "readings.jsonl"
@@ -69,8 +69,7 @@ def reread(
     for model in models or ends_of(run):
         turns = _read(run, episode, _place(run, model), engine=engine, quiet=quiet)
         reading = Reading(episode.id, _name(model), time.time(), turns)
-        with (run.path / FILE).open("ab") as file:
-            file.write(orjson.dumps(asdict(reading)) + b"\n")
+        append_json_line(run.path / FILE, reading)
         found.append(reading)
     return found
 
@@ -149,8 +148,8 @@ def _turns(episode: Episode, lines: Iterator[Mapping[str, Any]]) -> Iterator[Tur
 
 def _place(run: Run, model: str) -> str:
     """The weights: those of a checkpoint of the run, if `model` is the name of one."""
-    checkpoint = run.path / "checkpoints" / model
-    return str(checkpoint.resolve()) if checkpoint.is_dir() else model
+    by_name = {part.path.name: part.path for part in list_weights(run.path)}
+    return str(by_name[model].resolve()) if model in by_name else model
 
 
 def _name(model: str) -> str:

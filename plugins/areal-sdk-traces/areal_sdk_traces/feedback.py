@@ -4,17 +4,16 @@ A record is written once and never changed, and people rate what they read hours
 a session, and readers of the run join the two.
 """
 
-import fcntl
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
+from areal_sdk.records import append_json_line, read_json_lines
 
 FILE = "feedback.jsonl"
 MOST_SCORES = 32
@@ -44,8 +43,8 @@ class Feedback:
             self.comments.append(comment)
 
     def to_json(self) -> dict[str, Any]:
-        turns = {str(turn): scores for turn, scores in sorted(self.turn_scores.items())}
-        return {"scores": self.scores, "turn_scores": turns, "comments": self.comments}
+        turns = {str(turn): {**scores} for turn, scores in sorted(self.turn_scores.items())}
+        return {"scores": {**self.scores}, "turn_scores": turns, "comments": [*self.comments]}
 
 
 def checked(body: Any, *, num_turns: int) -> dict[str, Any]:
@@ -81,28 +80,25 @@ def checked(body: Any, *, num_turns: int) -> dict[str, Any]:
 
 def append(run: Path, *, session: str, by: str, said: Mapping[str, Any]) -> None:
     """Write one line. Several processes may write at once."""
-    row = {"time": time.time(), "session": session, "by": by, **said}
-    file = os.open(run / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n":
-            os.write(file, b"\n")  # a crash tore the line before
-        os.write(file, orjson.dumps(row) + b"\n")
-    finally:
-        os.close(file)
+    append_json_line(run / FILE, {"time": time.time(), "session": session, "by": by, **said})
 
 
-def read_feedback(run: Path) -> dict[str, Feedback]:
-    """The feedback of each session that has some, by its id. A torn line says nothing."""
-    found: dict[str, Feedback] = {}
-    try:
-        lines = (run / FILE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return found
-    for raw in lines:
-        try:
-            line = orjson.loads(raw)
-            found.setdefault(line["session"], Feedback()).add(line)
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            continue
-    return found
+class FollowedFeedback:
+    """The feedback of each session of a run that has some, by its id."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / FILE
+        self._end = 0
+        self._by_session: dict[str, Feedback] = {}
+
+    def read_on(self) -> Mapping[str, Feedback]:
+        """The feedback, with what was said since the last call. A line that a stranger wrote says nothing."""
+        for end, line in read_json_lines(self._path, offset=self._end):
+            self._end = end
+            with suppress(KeyError, TypeError, AttributeError, ValueError):
+                self._by_session.setdefault(line["session"], Feedback()).add(line)
+        return self._by_session
+
+
+def read_feedback(run: Path) -> Mapping[str, Feedback]:
+    return FollowedFeedback(run).read_on()

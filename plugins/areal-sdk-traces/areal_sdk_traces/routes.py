@@ -5,7 +5,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from aiohttp import web
 from areal_sdk import Episode
 from areal_sdk.records import EpisodeSummary, FollowedRun
 from areal_sdk.routes import ApiError, Call, Route
-from areal_sdk_traces.feedback import Feedback, append, checked, read_feedback
+from areal_sdk_traces.feedback import Feedback, FollowedFeedback, append, checked
 
 _T = TypeVar("_T")
 _PAGE, _LONGEST_PAGE = 50, 500
@@ -26,6 +26,7 @@ class RecordedSessions:
 
     def __init__(self) -> None:
         self._runs: dict[Path, FollowedRun] = {}
+        self._said: dict[Path, FollowedFeedback] = {}
         self._lock = threading.Lock()
         """Requests run in threads, and one run is read by one of them at a time."""
 
@@ -44,7 +45,7 @@ class RecordedSessions:
                     400, "before must be the id of a session in the list", param="before"
                 )
             own = own[names.index(before) + 1 :] if before else own
-            said = read_feedback(run)
+            said = self._feedback(run)
             page = own[: int(limit)]
             return {
                 "traces": [_summary(one, said.get(one.id)) for one in page],
@@ -59,7 +60,7 @@ class RecordedSessions:
         def read(run: Path) -> dict[str, Any]:
             one = self._find(run, call)
             episode = self._runs[run].record(one).episode
-            return {**_summary(one, read_feedback(run).get(one.id)), "turns": _turns(episode)}
+            return {**_summary(one, self._feedback(run).get(one.id)), "turns": _turns(episode)}
 
         return web.json_response(await self._in_thread(call, read), dumps=_dumps)
 
@@ -74,7 +75,7 @@ class RecordedSessions:
             except ValueError as exc:  # orjson's errors are some
                 raise ApiError(400, str(exc)) from None
             append(run, session=one.id, by=call.user, said=said)
-            return _summary(one, read_feedback(run).get(one.id))
+            return _summary(one, self._feedback(run).get(one.id))
 
         return web.json_response(await self._in_thread(call, write), dumps=_dumps)
 
@@ -107,6 +108,9 @@ class RecordedSessions:
         return [
             one for one in reversed(followed.episodes) if call.is_admin or one.task_id == call.user
         ]
+
+    def _feedback(self, run: Path) -> Mapping[str, Feedback]:
+        return self._said.setdefault(run, FollowedFeedback(run)).read_on()
 
     def _find(self, run: Path, call: Call) -> EpisodeSummary:
         name = call.request.match_info["id"]

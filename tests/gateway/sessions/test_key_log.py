@@ -93,6 +93,18 @@ def test_half_a_line_waits_for_its_other_half(file: Path) -> None:
     assert accounts.by_key(key) is not None
 
 
+def test_half_a_line_that_a_crash_left_harms_no_later_key(file: Path) -> None:
+    first = make_key(file, "alice/laptop")
+    accounts = Accounts(admin_key=ADMIN_KEY, keys=FollowedKeys(file))
+    with file.open("ab") as end:
+        end.write(b'{"at":"2026')
+    assert accounts.by_key(first) is not None
+    second = make_key(file, "alice/ci")
+    assert [line.name for line in read_lines(file)] == ["alice/laptop", "alice/ci"]
+    assert accounts.by_key(first) is accounts.by_key(second) is not None
+    assert revoke_keys(file, "alice") == ["alice/laptop", "alice/ci"]
+
+
 @pytest.mark.parametrize("harm", ["cut", "gone", "changed"])
 def test_a_file_that_was_harmed_revokes_nothing_and_is_named(
     file: Path, harm: str, caplog: pytest.LogCaptureFixture
