@@ -38,6 +38,9 @@ class OpenRun(FollowedRun):
         self._by_field: dict[str, _Places] = {}
         self.endings: dict[tuple[str, int], Ending] = {}
         """The endings of failed episodes by file and offset, where an episode never changes."""
+        self.readings: dict[str, dict[str, Any]] = {}
+        """The turns of the latest reading of an episode by each model, up to `readings_end` in their file."""
+        self.readings_end = 0
 
     def episode(self, name: str) -> EpisodeRecord:
         """The whole episode `name`. NotThereError if there is none."""

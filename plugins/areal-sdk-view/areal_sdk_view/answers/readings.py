@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
 from areal_sdk import ArealError, Turn
+from areal_sdk.records import read_json_lines
 from areal_sdk_view.answers.columns import DIGITS, aligned
 from areal_sdk_view.answers.pieces import Pieces, pieces_of
 from areal_sdk_view.library import NotThereError, OpenRun
@@ -17,7 +16,7 @@ FILE = "readings.jsonl"
 """A line a reading: `episode`, `model`, and `turns` with `logprobs` and `likeliest` of each sampled token."""
 SAMPLER = "as sampled"
 DAMAGED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""Faults of a line that a stranger wrote, or that breaks off."""
+"""Faults of a line that a stranger wrote."""
 
 
 def readings_of(run: OpenRun, name: str, turns: Sequence[Turn]) -> list[JSON]:
@@ -61,15 +60,13 @@ def _largest(before: Sequence[float | None], after: Sequence[float]) -> tuple[in
 
 def lines_of(run: OpenRun) -> Mapping[str, Mapping[str, Sequence[JSON]]]:
     """The turns of the latest reading by each model, by episode."""
-    found: dict[str, dict[str, Sequence[JSON]]] = {}
-    file = run.run_dir.path / FILE
-    for line in file.read_bytes().splitlines() if file.is_file() else ():
-        with suppress(*DAMAGED):  # a line that breaks off
-            made = orjson.loads(line)
-            of_episode = found.setdefault(made["episode"], {})
+    for end, made in read_json_lines(run.run_dir.path / FILE, offset=run.readings_end):
+        run.readings_end = end
+        with suppress(*DAMAGED):
+            of_episode = run.readings.setdefault(made["episode"], {})
             of_episode.pop(model := str(made["model"]), None)
             of_episode[model] = made["turns"]
-    return found
+    return run.readings
 
 
 def _reading(turns: Sequence[Turn], model: str, read: Sequence[JSON], texts: Pieces) -> JSON:
