@@ -341,6 +341,14 @@ def test_beyond_a_rate_at_which_a_step_was_held_alone_the_rate_rises_slowly() ->
     assert region.factor == pytest.approx(SLOW)
 
 
+def test_a_resume_remembers_the_jumps_of_the_last_steps() -> None:
+    resumed = UpdateLimit(0.3, may_rise=True)
+    resumed.state = after_jumps(UpdateLimit(0.3, may_rise=True)).state
+    assert resumed.factor == 1.0
+    resumed.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)
+    assert resumed.factor == pytest.approx(0.5)
+
+
 def test_a_rate_above_the_first_falls_with_the_first_jump() -> None:
     region = UpdateLimit(0.3, may_rise=True, factor=4.0)
     region.follow([HELD], spread=1.0, schedule=1.0, is_warm=True)

@@ -80,7 +80,15 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Search:
-    """The search for the share of an update whose KL fills the bound, between one within it and one beyond it."""
+    """The search for the share of an update whose KL fills the bound, between one within it and one beyond it.
+
+    >>> search = Search(bound=0.01, kl_beyond=0.04)
+    >>> search.next()
+    0.5
+    >>> search.add(0.5, 0.0025)
+    >>> round(search.next(), 4)  # four times the KL is two steps of four: half of the way, in logarithms
+    0.7071
+    """
 
     bound: float
     kl_beyond: float

@@ -10,8 +10,6 @@ from areal_sdk import ConfigError
 from areal_sdk.records import wilson
 from areal_sdk_judge.agreement import kappa_of
 
-MIN_AGREEMENT = 0.7
-"""Share of verdicts that agree with the thumb: the lower end of its 95 % interval must reach it."""
 MIN_KAPPA = 0.4
 """Agreement beyond chance. Where nearly all thumbs are up, a judge that always says yes agrees with nearly all."""
 
@@ -72,7 +70,7 @@ def certificate_of(
     *,
     base_url: str,
     model: str,
-    min_agreement: float = MIN_AGREEMENT,
+    min_agreement: float,
 ) -> Certificate:
     """The certificate of verdicts (1, 0, or None for none), each with whether the thumb was up."""
     judged = [(verdict == 1.0, thumb) for verdict, thumb in pairs if verdict is not None]

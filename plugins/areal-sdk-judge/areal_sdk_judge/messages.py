@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from areal_sdk import Episode
     from areal_sdk_judge.reactions import Exchange
 
-_MIN_AGREEMENT = 0.7
+MIN_AGREEMENT = 0.7
+"""Share of verdicts that agree with the thumb: the lower end of its 95 % interval must reach it."""
 
 
 @click.command(name="judge-messages")
@@ -32,7 +33,7 @@ _MIN_AGREEMENT = 0.7
 @click.option(
     "--min-agreement",
     type=float,
-    default=_MIN_AGREEMENT,
+    default=MIN_AGREEMENT,
     show_default=True,
     help="What the lower end of the interval must reach.",
 )

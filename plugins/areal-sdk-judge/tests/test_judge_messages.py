@@ -80,7 +80,7 @@ def test_an_answer_is_paired_with_the_message_that_answers_it() -> None:
 def certified(path: Path, url: str, *, agreed: int = 30, wrong: int = 0) -> Path:
     pairs: list[tuple[float | None, bool]] = [(float(i % 2), bool(i % 2)) for i in range(agreed)]
     pairs += [(1.0, False)] * wrong
-    write_certificate(path, certificate_of(pairs, base_url=url, model="m"))
+    write_certificate(path, certificate_of(pairs, base_url=url, model="m", min_agreement=0.7))
     return path
 
 
