@@ -122,5 +122,6 @@ def test_without_its_package_the_option_names_the_line_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Package, "is_installed", False)
-    with pytest.raises(ConfigError, match=r"pip install \S+/plugins/areal-sdk-from-areal"):
+    line = r"pip install \S+/plugins/areal-sdk-sglang \S+/plugins/areal-sdk-from-areal"
+    with pytest.raises(ConfigError, match=line):
         run("--from-areal", str(SAMPLE))

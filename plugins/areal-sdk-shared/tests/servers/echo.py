@@ -21,7 +21,9 @@ def answer(order: dict[str, Any]) -> None:
         "abstain": {"reward": None, "metrics": {}},
     }
     verdict = {"reward": len(word), "metrics": {"process": os.getpid()}}
-    print(json.dumps({"id": order["id"], **told.get(word, verdict)}), flush=True)
+    # One write, since `print` writes the line and its end apart, and another thread may write between them.
+    sys.stdout.write(json.dumps({"id": order["id"], **told.get(word, verdict)}) + "\n")
+    sys.stdout.flush()
 
 
 if sys.argv[1] == "list":
