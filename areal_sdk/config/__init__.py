@@ -24,13 +24,13 @@ from areal_sdk.config.sections.learning import (
     TrainerSection,
 )
 from areal_sdk.config.sections.playing import (
-    EngineSection,
     EvalSection,
     MixtureSection,
     RolloutSection,
     RunSection,
 )
-from areal_sdk.config.sections.serving import ClusterSection, GatewaySection, Quota, ServeSection
+from areal_sdk.config.sections.services import ClusterSection, EngineSection, GatewaySection
+from areal_sdk.config.sections.serving import Quota, ServeSection
 from areal_sdk.config.tables import REMOVED
 from areal_sdk.config.unused import idle_settings, without_nodes
 

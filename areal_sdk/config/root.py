@@ -21,13 +21,13 @@ from areal_sdk.config.sections.learning import (
 from areal_sdk.config.sections.playing import (
     NO_EVALUATION,
     CurriculumSection,
-    EngineSection,
     EvalSection,
     MixtureSection,
     RolloutSection,
     RunSection,
 )
-from areal_sdk.config.sections.serving import ClusterSection, GatewaySection, ServeSection
+from areal_sdk.config.sections.services import ClusterSection, EngineSection, GatewaySection
+from areal_sdk.config.sections.serving import ServeSection
 
 
 class Config(Section):

@@ -7,8 +7,7 @@ from typing import Any
 from areal_sdk.config.keys import JSON, join_key, leaves
 from areal_sdk.config.sections.base import Section, sections_in
 from areal_sdk.config.sections.learning import AlgorithmSection, TrainerSection
-from areal_sdk.config.sections.playing import EngineSection
-from areal_sdk.config.sections.serving import ClusterSection
+from areal_sdk.config.sections.services import ClusterSection, EngineSection
 from areal_sdk.errors import ConfigError
 
 REMOVED = "(removed)"

@@ -1,4 +1,4 @@
-"""Sections about playing: the run, its tasks, engine, episodes and evaluations."""
+"""Sections about playing: the run, its tasks, episodes and evaluations."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from pydantic import (
 from areal_sdk.config.sections.base import (
     ENDLESS,
     JSON,
-    Device,
     IdleIf,
     NonNegative,
     Positive,
@@ -154,36 +153,6 @@ class CurriculumSection(Section):
                 f"curriculum.target = {self.target} moves the shares of a mixture: give two or more "
                 "[[mixture]]; two levels of one dataset are two sources with a name and options"
             )
-
-
-class EngineSection(Section):
-    """The engine that samples tokens."""
-
-    name: str = "local"
-    """`local`, `sglang`, a plugin's engine, or the addresses of running servers."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of the weights that sample; `auto`: the dtype of the checkpoint; the local engine takes `float32`
-    on a CPU or GPU (V100, T4) of this machine that has no instructions for bfloat16."""
-    device: Device = "auto"
-    """`cpu`, `cuda` or `cuda:1`; `auto`: a GPU if torch finds one."""
-    max_slots: Positive = 32
-    """Number of requests that are decoded together."""
-    max_context: Positive | None = None
-    """Maximum length of prompt and output, in tokens; default: the model's own, or less if the memory
-    for keys and values holds less."""
-    kv_on_update: Literal["recompute", "keep"] = "recompute"
-    """Keys and values of running requests when the weights change: `recompute` them, or `keep` the old
-    ones. `keep` is faster, but less exact for training."""
-    speculate: bool = False
-    """Whether the local engine drafts tokens from earlier text, and computes several in one step where that is faster.
-    The distribution of the tokens stays the same."""
-    threads: Positive = 1
-    """Threads of torch; more than one helps only on idle cores."""
-
-    @property
-    def kind(self) -> str:
-        """The registered engine that `name` means. Addresses are those of SGLang's servers."""
-        return "sglang" if "://" in self.name else self.name
 
 
 class RolloutSection(Section):

@@ -1,39 +1,16 @@
-"""Sections about serving and places: the gateway, quotas, `areal-sdk serve`, the machines of a run."""
+"""Sections about serving: quotas, and `areal-sdk serve` with its callers."""
 
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from areal_sdk.config.sections.base import IdleIf, Port, Positive, Seconds, Section
+from areal_sdk.config.sections.base import Positive, Seconds, Section
 
 if TYPE_CHECKING:
     from areal_sdk.config.root import Config
-
-
-class GatewaySection(Section):
-    """The OpenAI-compatible endpoint."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` accepts calls from other machines."""
-    port: Annotated[
-        Port,
-        IdleIf(
-            lambda run: run.rollout.nodes > 1,
-            "each rollout node has a gateway, and takes a free port (rollout.nodes)",
-        ),
-    ] = 0
-    """Port to listen on; 0: any free port."""
-    admin_key: str | None = Field(default=None, repr=False)
-    """The gateway's admin key; default: made up at start-up. It is never stored in the run."""
-    tool_format: str | None = None
-    """Format of the model's tool calls: `hermes`, `qwen_coder`, `glm`, `llama`, `mistral`, `deepseek`, `plain`, or a
-    plugin's. Default: the format of its chat template."""
-    unknown_fields: Literal["refuse", "note"] = "refuse"
-    """Fields of a request that the gateway cannot honour: `refuse` the request with a 400, or leave the
-    field out and `note` it in the session."""
 
 
 class Quota(Section):
@@ -120,37 +97,3 @@ class ServeSection(Quota):
     def keeps_sessions(self) -> bool:
         """Whether there is a run directory."""
         return self.learn or self.record or self.upstream is not None
-
-
-_PLACED_BY_NONE = IdleIf(
-    lambda run: not run.cluster.places,
-    'no cluster places the processes (cluster.launcher = "ray" asks one)',
-)
-_ALL_HERE = IdleIf(
-    lambda run: run.cluster.launcher == "local",
-    'every process is on this machine (cluster.launcher = "local")',
-)
-
-
-class ClusterSection(Section):
-    """The machines of a run. The main process stays where `areal-sdk` was started."""
-
-    launcher: str = "local"
-    """`local`: every process on this machine. `torchrun`: you start the trainer ranks, on any machine that has the run
-    directory and the model at the same paths. `ray`: trainer ranks, engine and rollout nodes wherever a Ray cluster has
-    room. Or a plugin's launcher, with options in `[cluster.NAME]`."""
-    address: Annotated[str, _PLACED_BY_NONE] = "auto"
-    """Address of the Ray cluster, `HOST:PORT`; `auto`: the cluster that this machine belongs to."""
-    placement_timeout_s: Annotated[Seconds, _PLACED_BY_NONE] = 120.0
-    """Seconds to wait for processors that other jobs of the cluster hold. A lack of processors in
-    the whole cluster is an error at once."""
-    listen_host: Annotated[str, _ALL_HERE] = ""
-    """Address of this machine to which processes elsewhere connect. Default: `127.0.0.1` under torchrun, this
-    machine's address in the cluster under Ray."""
-    listen_port: Annotated[Port, _ALL_HERE] = 0
-    """Port to which processes elsewhere connect; 0: any free port."""
-
-    @property
-    def places(self) -> bool:
-        """The launcher places every process of the run, perhaps on other machines."""
-        return self.launcher not in ("local", "torchrun")

@@ -5,19 +5,17 @@ Agents with AReaL's own signatures run unchanged:
 * `async def run(self, data, **extra)`: `data` is the task's data; `extra` has `base_url`,
   `api_key` and `http_client`. Returns a reward, or rewards by completion id.
 * `async def arun_episode(self, engine, data)`: see `areal`.
-
-Messages of agents' errors get the cures for mistakes of many first agents.
 """
 
 import asyncio
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
 from areal_sdk.agent import Agent, AgentFunction, AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import AgentError, ConfigError
 from areal_sdk.process.threads import in_thread
+from areal_sdk.rollout.agents.agent_errors import agent_name
 from areal_sdk.rollout.agents.areal import play_arun_episode
 from areal_sdk.types import Episode, Outcome, Task
 
@@ -60,21 +58,6 @@ def runs_in_thread(agent: AgentLike) -> bool:
         return False
     function: Callable[..., object] = getattr(agent, "run", None) or cast(AgentFunction, agent)
     return not _is_async(function)
-
-
-def agent_name(agent: object) -> str:
-    """The name of the agent in errors and logs."""
-    name = getattr(agent, "name", None) or getattr(agent, "__name__", None)
-    return name if isinstance(name, str) else type(agent).__name__
-
-
-def agent_title(name: str) -> str:
-    """The words with which errors name an agent, since a function is often just called `agent`.
-
-    >>> agent_title("Calculator"), agent_title("agent")
-    ('agent Calculator', 'agent')
-    """
-    return name if name == "agent" else f"agent {name}"
 
 
 def _call(function: Callable[[Task, EpisodeContext], Any], name: str) -> Play:
@@ -129,34 +112,3 @@ async def play_run(agent: Any, task: Task, context: EpisodeContext) -> Any:
         api_key=context.api_key,
         http_client=context.http_client,
     )
-
-
-_CLIENT_ERRORS = (
-    "OpenAIError|AnthropicError|APIConnectionError|AuthenticationError|PermissionDeniedError|"
-    "NotFoundError|ConnectError"
-)
-_FROM_CLIENT = re.compile(rf"agent\b[^:]*: ({_CLIENT_ERRORS})\b")
-_MISSING_KEY = re.compile(r"\bKeyError: '([\w.-]+)'")
-_FLAGS = {"question": "--question-field COLUMN", "answer": "--answer-field COLUMN"}
-
-
-def with_advice(message: str, task: Task, *, has_called: bool) -> str:
-    """The message of an error, with a possible cure. `has_called` says whether a call of the episode reached the model.
-
-    >>> task = Task("7", {"problem": "1+1?", "solution": "2"})
-    >>> with_advice("agent A: KeyError: 'question' (a.py:8)", task, has_called=False)
-    "agent A: KeyError: 'question' (a.py:8); task.data has: problem, solution; to rename one: --question-field COLUMN"
-    >>> with_advice("agent A: APIConnectionError: Connection error.", task, has_called=False)
-    'agent A: APIConnectionError: Connection error.; no call reached the model: give the client base_url=context.base_url and api_key=context.api_key'
-    """
-    missing = _MISSING_KEY.search(message)
-    if missing and (key := missing[1]) not in task.data:
-        has = ", ".join(map(str, task.data)) or "nothing"
-        flag = _FLAGS.get(key, f"--set fields.{key}=COLUMN")
-        return f"{message}; task.data has: {has:.300}; to rename one: {flag}"
-    if not has_called and _FROM_CLIENT.match(message):
-        return (
-            f"{message}; no call reached the model: give the client base_url=context.base_url and "
-            "api_key=context.api_key"
-        )
-    return message

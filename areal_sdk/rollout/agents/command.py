@@ -34,7 +34,7 @@ from areal_sdk.process.programs.command_line import command_name, split_command
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms
 from areal_sdk.process.spec import open_log
-from areal_sdk.rollout.agents.adapters import agent_name, agent_title
+from areal_sdk.rollout.agents.agent_errors import agent_name, agent_title
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task
 

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
-from areal_sdk.rollout.agents.adapters import agent_name, agent_title, as_play, guard, with_advice
+from areal_sdk.rollout.agents.adapters import as_play, guard
+from areal_sdk.rollout.agents.agent_errors import agent_name, agent_title, with_advice
 from areal_sdk.rollout.agents.command import silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient

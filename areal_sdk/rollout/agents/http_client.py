@@ -1,20 +1,13 @@
-"""The connections of agents to the gateway: one pool for all episodes, and the blame for a failed connection."""
+"""The connections of agents to the gateway: one pool for all episodes."""
 
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-from areal_sdk.errors import InfrastructureError
 from areal_sdk.process.threads import in_thread
-
-_UNCONNECTED = ("ConnectError", "ConnectTimeout")
-"""The errors of httpx, which the clients of `openai` and `anthropic` name as their cause."""
 
 
 def shared_http_client(*, for_gateway: bool = True) -> Any:
@@ -67,30 +60,6 @@ def _library_of_openai() -> Any:
     }
     known = [name for name in ("httpx", "httpx2") if name in names]
     return importlib.import_module(known[0]) if len(known) == 1 else None
-
-
-@contextmanager
-def unconnected_is_infrastructure(base_url: str, what: str) -> Iterator[None]:
-    """Raise InfrastructureError if `what` raised because the gateway at `base_url` took no connection."""
-    try:
-        yield
-    except Exception as exc:
-        gateway, cause = urlsplit(base_url).netloc, _unconnected(exc)
-        if cause is None or urlsplit(str(cause.request.url)).netloc != gateway:
-            raise
-        raise InfrastructureError(
-            f"{what}: the gateway at {gateway} took no connection ({type(cause).__name__}); pass "
-            "context.http_client to the client: it waits as long as the episode may"
-        ) from exc
-
-
-def _unconnected(error: BaseException | None) -> Any:
-    """The failed connection of httpx that caused `error`; None without one."""
-    while error is not None:
-        if type(error).__name__ in _UNCONNECTED and hasattr(error, "request"):
-            return error
-        error = error.__cause__
-    return None
 
 
 class SharesHttpClient:

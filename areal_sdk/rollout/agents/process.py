@@ -25,7 +25,8 @@ from areal_sdk.process.frames import view_of
 from areal_sdk.process.services import Answer, Bulk, Client, LoopAnswering
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.threads import BackgroundTasks
-from areal_sdk.rollout.agents.adapters import PlayResult, agent_title
+from areal_sdk.rollout.agents.adapters import PlayResult
+from areal_sdk.rollout.agents.agent_errors import agent_title
 from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
     EPISODE_BACKSTOP_S,

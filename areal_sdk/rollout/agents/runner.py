@@ -20,18 +20,17 @@ from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.process.threads import in_thread
-from areal_sdk.rollout.agents.adapters import (
-    PlayResult,
+from areal_sdk.rollout.agents.adapters import PlayResult, as_play, guard
+from areal_sdk.rollout.agents.agent_errors import (
     agent_name,
     agent_title,
-    as_play,
-    guard,
+    unconnected_is_infrastructure,
     with_advice,
 )
 from areal_sdk.rollout.agents.command import CommandAgent, silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.agents.http_client import SharesHttpClient, unconnected_is_infrastructure
+from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.rollout.judging.verdicts import (

@@ -17,10 +17,11 @@ from areal_sdk.errors import AgentError, EpisodeError, boundary
 from areal_sdk.process import JSON, Channel, ChannelClosedError
 from areal_sdk.process.frames import view_of
 from areal_sdk.process.services import Answer, Bulk, MainClient, answer_until_closed
-from areal_sdk.rollout.agents.adapters import Play, agent_title, as_play, guard, runs_in_thread
+from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
+from areal_sdk.rollout.agents.agent_errors import agent_title, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.agents.http_client import shared_http_client, unconnected_is_infrastructure
+from areal_sdk.rollout.agents.http_client import shared_http_client
 from areal_sdk.rollout.agents.loop_holder import PLAYING, LoopHolder, record_tasks
 from areal_sdk.rollout.agents.session_rpc import (
     AgentCalls,
