@@ -26,9 +26,9 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process.family import used_by
-from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.pool import AgentPool
 from areal_sdk.rollout.evaluation import evaluate_tasks
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Task

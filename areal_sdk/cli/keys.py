@@ -23,7 +23,7 @@ def keys() -> None:
 @click.argument("name", metavar="USER/KEY")
 def make(file: Path, name: str) -> None:
     """Make a key and print it. FILE keeps only its digest, so nobody can show the key again."""
-    from areal_sdk.gateway.sessions.key_log import make_key
+    from areal_sdk.gateway.accounts.key_log import make_key
 
     click.echo(make_key(file, name))
 
@@ -33,7 +33,7 @@ def make(file: Path, name: str) -> None:
 @click.argument("name", metavar="USER[/KEY]")
 def revoke(file: Path, name: str) -> None:
     """Revoke a key, or all keys of a user. Answers that are under way come to their end."""
-    from areal_sdk.gateway.sessions.key_log import revoke_keys
+    from areal_sdk.gateway.accounts.key_log import revoke_keys
 
     for one in revoke_keys(file, name):
         click.echo(f"revoked {one}")
@@ -44,7 +44,7 @@ def revoke(file: Path, name: str) -> None:
 @click.option("--all", "shows_all", is_flag=True, help="Every line: also what was revoked.")
 def list_keys(file: Path, shows_all: bool) -> None:
     """List the valid keys, each with the time when it was made and who made it."""
-    from areal_sdk.gateway.sessions.key_log import read_lines, valid_keys
+    from areal_sdk.gateway.accounts.key_log import read_lines, valid_keys
 
     lines = read_lines(file)
     for line in lines if shows_all else valid_keys(lines):

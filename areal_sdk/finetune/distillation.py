@@ -15,8 +15,8 @@ from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services.players import open_rewards
 from areal_sdk.plugins import Plugins
-from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.agents.workers.pool import AgentPool, playable
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.routes import Backend
 from areal_sdk.telemetry import EpisodeWriter, RunDir

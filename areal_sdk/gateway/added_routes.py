@@ -6,9 +6,9 @@ from pathlib import Path
 from aiohttp import web
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.access import Access
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.processes.peers import Guard
-from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.wire.http import ErrorBody, Handler, read_body
 from areal_sdk.gateway.wire.reply import event
 from areal_sdk.routes import Call, Route

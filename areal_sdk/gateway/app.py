@@ -9,6 +9,9 @@ from aiohttp import web
 
 from areal_sdk.config import Quota
 from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.access import Access
+from areal_sdk.gateway.accounts.accounts import Accounts, User
+from areal_sdk.gateway.accounts.key_log import FollowedKeys
 from areal_sdk.gateway.added_routes import add_routes
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
@@ -21,10 +24,7 @@ from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.model_names import Arms
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer, ends_sessions
-from areal_sdk.gateway.sessions.access import Access
-from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
-from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.wire.http import (

@@ -10,6 +10,9 @@ from aiohttp import web
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.access import Access
+from areal_sdk.gateway.accounts.accounts import Accounts, User
+from areal_sdk.gateway.accounts.key_log import FollowedKeys
 from areal_sdk.gateway.added_routes import (
     GatewayCall,
     add_routes,
@@ -22,10 +25,7 @@ from areal_sdk.gateway.openapi import backend_document
 from areal_sdk.gateway.processes.peers import NamedBy
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer, ends_sessions
-from areal_sdk.gateway.sessions.access import Access
-from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
-from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.text_record import SessionTextRecord

@@ -8,11 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.access import Access, key_of
+from areal_sdk.gateway.accounts.accounts import ADMIN, Accounts
 from areal_sdk.gateway.errors import ApiError, bad_request, episode_judged, session_closed
 from areal_sdk.gateway.processes.peers import Guard, NamedBy, Peers, is_from_peer
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.sessions.access import Access, key_of
-from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
 from areal_sdk.gateway.sessions.external import Ending, ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.posted_rewards import LARGEST_REWARD, PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits

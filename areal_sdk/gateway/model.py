@@ -6,10 +6,10 @@ from typing import Any
 
 from aiohttp import web
 
+from areal_sdk.gateway.access import Access
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.processes.peers import Guard
 from areal_sdk.gateway.sampling.completer import Completer
-from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.wire.anthropic_reply import MessagesReply
 from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages_request

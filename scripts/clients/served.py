@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.sessions.accounts import Quota
+from areal_sdk.gateway.accounts.accounts import Quota
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import make_model_dir

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.config import Quota
-from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.accounts.accounts import User
 from tests.gateway.conftest import StartGateway
 from tests.gateway.raw_connections import (
     BODY,

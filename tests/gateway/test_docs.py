@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.tool_calls import FORMATS
 from areal_sdk.types import ForkReason
 from tests.gateway.conftest import StartGateway

@@ -17,7 +17,7 @@ from areal_sdk.loop.plan.program import load_program
 from areal_sdk.plugins import Plugins
 from areal_sdk.process import environments
 from areal_sdk.process.memory import machine_mb
-from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory, playable
+from areal_sdk.rollout.agents.workers.pool import AgentPool, isolated_memory, playable
 from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason

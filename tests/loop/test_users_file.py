@@ -6,7 +6,7 @@ import pytest
 
 from areal_sdk.config import Quota, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.loop.services.gateway import read_users
 
 KEY = "sk-alice-0123456789abcdef"

@@ -10,8 +10,8 @@ from aiohttp import web
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.backend_gateway import BackendGateway
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.services.gateway import make_backend, routes_of
 from areal_sdk.plugins import Plugins, load_plugins

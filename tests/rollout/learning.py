@@ -10,7 +10,7 @@ from typing import Any
 from areal_sdk.config import RolloutSection
 from areal_sdk.flow import FlowRules
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks

@@ -17,10 +17,10 @@ from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.runner import EpisodeRunner
-from areal_sdk.rollout.agents.session_rpc import pack_result, unpack_result
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.pool import AgentPool
+from areal_sdk.rollout.agents.workers.session_rpc import pack_result, unpack_result
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task

@@ -9,7 +9,7 @@ import aiohttp
 from openai import AsyncOpenAI
 
 from areal_sdk.gateway import Gateway, Session
-from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalSession
 
 ALICE = User("alice", "sk-alice-0123456789abcdef")

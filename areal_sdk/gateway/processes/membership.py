@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Quota
+from areal_sdk.gateway.accounts.accounts import Usage
 from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
-from areal_sdk.gateway.sessions.accounts import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 import orjson
 from aiohttp import web
 
+from areal_sdk.gateway.access import key_of
+from areal_sdk.gateway.accounts.accounts import Account, Accounts
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.processes.hop import Hop
 from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.processes.moving import Mover
-from areal_sdk.gateway.sessions.access import key_of
-from areal_sdk.gateway.sessions.accounts import Account, Accounts
 from areal_sdk.gateway.wire.http import ErrorBody, Handler, parse_body, read_body
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.sessions.accounts import Usage
+from areal_sdk.gateway.accounts.accounts import Usage
 
 MOST_ACCOUNTS = 4096
 """Maximum number of accounts that a server gets while it runs. Rows that nobody uses take no memory."""

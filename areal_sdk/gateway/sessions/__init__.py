@@ -1,1 +1,1 @@
-"""Callers, their sessions and recorded turns, and the search for the turn that a request continues."""
+"""Sessions and their recorded turns, and the search for the turn that a request continues."""

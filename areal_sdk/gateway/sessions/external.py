@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from areal_sdk.config import ServeSection
+from areal_sdk.gateway.accounts.accounts import Account
+from areal_sdk.gateway.accounts.keyring import Keyring
 from areal_sdk.gateway.errors import ApiError, bad_request, learning_ended, session_closed
-from areal_sdk.gateway.sessions.accounts import Account
-from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.posted_rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore

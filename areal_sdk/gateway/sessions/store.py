@@ -4,10 +4,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.accounts.keyring import Keyring
 from areal_sdk.gateway.errors import session_closed, session_lost
 from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.recall import Recall
 from areal_sdk.gateway.sessions.replies import KeptReplies
 from areal_sdk.gateway.sessions.session import Session, SessionLimits, TurnSampler

@@ -23,8 +23,8 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.endpoint import EndpointRunner
-from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.pool import AgentPool, playable
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir

@@ -10,11 +10,11 @@ from areal_sdk.config import Config, Quota, RolloutSection, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.accounts.accounts import User
+from areal_sdk.gateway.accounts.key_log import FollowedKeys
 from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.server import check_can_listen
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
-from areal_sdk.gateway.sessions.key_log import FollowedKeys
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.plugins import Plugins
 from areal_sdk.routes import Backend, BackendSettings, Route

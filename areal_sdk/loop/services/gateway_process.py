@@ -14,10 +14,10 @@ from typing import Any
 
 from areal_sdk.config import Config, Quota
 from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.processes.shard import Shard
 from areal_sdk.gateway.server import check_host, reserve_port, url_of
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.loop.plan.models import FoundModel, load_renderer
 from areal_sdk.loop.plan.parts import load_plugins_of

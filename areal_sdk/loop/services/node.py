@@ -22,8 +22,8 @@ from areal_sdk.process import JSON, Channel, ProcessSpec
 from areal_sdk.process.memory import short_collections
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agents.command import CommandAgent
-from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.pool import AgentPool, playable
 from areal_sdk.rollout.judging.reward_pool import RewardSpec
 from areal_sdk.rollout.nodes.episode_wire import Stage
 from areal_sdk.rollout.nodes.server import NodeServer

@@ -15,8 +15,8 @@ from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.services.gateway import make_gateway, rollout_sampling
 from areal_sdk.models.families import max_context_of
-from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.agents.workers.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.judging.reward_pool import RewardPool, RewardSpec
 from areal_sdk.routes import Route
 from areal_sdk.telemetry.journal import Journal

@@ -24,7 +24,7 @@ from areal_sdk.loop.services.node import node_specs
 from areal_sdk.loop.services.players import Players, open_players, open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents.command import CommandAgent
-from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.agents.workers.pool import AgentPool, playable
 from areal_sdk.rollout.dispatcher import WatchesEpisodes
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.judging.reward_pool import RewardPool

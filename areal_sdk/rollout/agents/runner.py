@@ -31,7 +31,7 @@ from areal_sdk.rollout.agents.command import CommandAgent, silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
-from areal_sdk.rollout.agents.pool import AgentPool
+from areal_sdk.rollout.agents.workers.pool import AgentPool
 from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.rollout.judging.verdicts import (
     by_completion,

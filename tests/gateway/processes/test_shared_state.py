@@ -7,10 +7,10 @@ import pytest
 
 from areal_sdk.config import Quota
 from areal_sdk.gateway import ApiError
+from areal_sdk.gateway.accounts.accounts import Account
 from areal_sdk.gateway.processes.hop import AnswerReader
 from areal_sdk.gateway.processes.shard import Claims, Shard
 from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
-from areal_sdk.gateway.sessions.accounts import Account
 
 
 def test_all_processes_agree_on_the_owner_and_share_the_sessions() -> None:

@@ -19,9 +19,9 @@ from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.protocol import EngineLoad
 from areal_sdk.config import Quota
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
 from tests.gateway.raw_connections import BODY, close, connect, raw_request

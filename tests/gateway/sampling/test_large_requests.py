@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.config import Quota
+from areal_sdk.gateway.accounts.accounts import User
 from areal_sdk.gateway.errors import TooManyTokensError
 from areal_sdk.gateway.sessions import incremental_json
-from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput

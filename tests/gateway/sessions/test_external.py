@@ -15,7 +15,7 @@ from areal_sdk.config import Quota, parse_config
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import server
-from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
+from areal_sdk.gateway.accounts.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.loop.services.gateway import live_limits
 from areal_sdk.rollout.judging.verdicts import posted_outcome

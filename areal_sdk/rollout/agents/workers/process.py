@@ -27,8 +27,9 @@ from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.rollout.agents.agent_errors import agent_title
-from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
-from areal_sdk.rollout.agents.session_rpc import (
+from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.loop_holder import LoopHolder, Step
+from areal_sdk.rollout.agents.workers.session_rpc import (
     EPISODE_BACKSTOP_S,
     AgentCalls,
     Packed,
@@ -36,12 +37,11 @@ from areal_sdk.rollout.agents.session_rpc import (
     pack_call_result,
     unpack_request,
 )
-from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.types import Turn, pack_turns
 
 logger = logging.getLogger(__name__)
 
-WORKER = "areal_sdk.rollout.agents.worker:main"
+WORKER = "areal_sdk.rollout.agents.workers.worker:main"
 SAY_BLOCKED_AFTER_S = 5.0
 """Seconds that one step may hold a worker's event loop before its place is logged."""
 STACKS_S = 0.2

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.accounts.key_log import FollowedKeys, KeyLine, digest_of
+from areal_sdk.gateway.accounts.keyring import Keyring
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.sessions.key_log import FollowedKeys, KeyLine, digest_of
-from areal_sdk.gateway.sessions.keyring import Keyring
 
 ADMIN = "admin"
 

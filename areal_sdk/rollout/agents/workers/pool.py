@@ -18,9 +18,9 @@ from areal_sdk.process.pools.supervision import Restarts, Slots, started_again
 from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.threads import BackgroundTasks
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
-from areal_sdk.rollout.agents.process import AgentProcess
-from areal_sdk.rollout.agents.session_rpc import pack_order
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.process import AgentProcess
+from areal_sdk.rollout.agents.workers.session_rpc import pack_order
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)

@@ -9,15 +9,15 @@ import pytest
 
 from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.processes.usage import UsageFile
-from areal_sdk.gateway.sessions.accounts import Accounts, User
-from areal_sdk.gateway.sessions.key_log import (
+from areal_sdk.gateway.accounts.accounts import Accounts, User
+from areal_sdk.gateway.accounts.key_log import (
     FollowedKeys,
     make_key,
     read_lines,
     revoke_keys,
     valid_keys,
 )
+from areal_sdk.gateway.processes.usage import UsageFile
 
 ADMIN_KEY = "sk-admin-0123456789abcdef"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from areal_sdk.gateway.accounts.accounts import Account, Accounts
 from areal_sdk.gateway.errors import ApiError, episode_judged
-from areal_sdk.gateway.sessions.accounts import Account, Accounts
 from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore

@@ -22,8 +22,9 @@ from areal_sdk.rollout.agents.agent_errors import agent_title, unconnected_is_in
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import shared_http_client
-from areal_sdk.rollout.agents.loop_holder import PLAYING, LoopHolder, record_tasks
-from areal_sdk.rollout.agents.session_rpc import (
+from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.agents.workers.loop_holder import PLAYING, LoopHolder, record_tasks
+from areal_sdk.rollout.agents.workers.session_rpc import (
     AgentCalls,
     Played,
     RemoteSession,
@@ -31,7 +32,6 @@ from areal_sdk.rollout.agents.session_rpc import (
     pack_result,
     unpack_order,
 )
-from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.telemetry.live.watchdog import Blockage, Watchdog
 
 _RUNS_EVENT_LOOP = "main"  # read by areal_sdk.blame

@@ -1,0 +1,1 @@
+"""Worker processes that play the agents of many episodes, and the main process's side of them."""
