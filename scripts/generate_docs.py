@@ -17,7 +17,7 @@ from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config, MixtureSection, PolicySection, sections_in
 from areal_sdk.config.keys import join_key
-from areal_sdk.packages import PACKAGES
+from areal_sdk.errors.packages import PACKAGES
 from areal_sdk.plugins import list_options
 from areal_sdk_sglang.settings import SGLangSection
 

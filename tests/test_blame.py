@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from areal_sdk.blame import place_of, running_users_line
+from areal_sdk.errors.blame import place_of, running_users_line
 from areal_sdk.rollout.tasks import stable_seed
 from areal_sdk.types import Outcome
 

@@ -1,4 +1,4 @@
-"""The tree at the top of `errors.py` shows every exception of the SDK, with its parent and its file."""
+"""The tree at the top of `errors` shows every exception of the SDK, with its parent and its file."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ def drawn() -> Iterator[tuple[str, str, str]]:
             continue
         depth = len(branch[1]) // 2
         for name in branch[2].split(", "):
-            yield name, path[depth - 1] if depth else "Exception", branch[3] or "errors.py"
+            yield name, path[depth - 1] if depth else "Exception", branch[3] or "errors/__init__.py"
             path[depth:] = [name]
 
 

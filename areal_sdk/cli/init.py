@@ -55,7 +55,7 @@ def init(ctx: click.Context, areal_file: Path | None, output: Path | None) -> No
 def _translate(source: Path, target: Path) -> None:
     """Write the settings; print the outcome of each key."""
     from areal_sdk.errors import ConfigError
-    from areal_sdk.packages import how_to_install
+    from areal_sdk.errors.packages import how_to_install
 
     if cure := how_to_install("option", "init --from-areal"):
         raise ConfigError(cure)

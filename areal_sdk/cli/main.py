@@ -14,8 +14,8 @@ import click
 
 import areal_sdk
 from areal_sdk.errors import ArealError, ConfigError, PluginError
+from areal_sdk.errors.packages import how_to_install
 from areal_sdk.hookspecs import PROJECT
-from areal_sdk.packages import how_to_install
 
 DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
 BUILTIN = "areal_sdk.builtin"

@@ -16,7 +16,7 @@ from areal_sdk.config.keys import JSON, assign, leaves, parse_value
 from areal_sdk.config.root import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError, no_such_file
-from areal_sdk.packages import how_to_install
+from areal_sdk.errors.packages import how_to_install
 
 _NEAR = 0.7
 """Similarity (of `difflib`, at most 1) of two names that only a slip of the keyboard tells apart."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from areal_sdk.config import RunSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.errors.packages import how_to_install
 from areal_sdk.loop.shutdown import StoppedAtOnce
-from areal_sdk.packages import how_to_install
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import is_mirror

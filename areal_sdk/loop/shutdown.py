@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-from areal_sdk.blame import running_users_line
 from areal_sdk.errors import ConfigError
+from areal_sdk.errors.blame import running_users_line
 from areal_sdk.rollout.agents.adapters import is_playing
 from areal_sdk.rollout.agents.deadline import INTERRUPTED
 from areal_sdk.telemetry.live.watchdog import Watchdog

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from typing import Generic, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, MissingExtraError, PluginError
-from areal_sdk.packages import how_to_install
+from areal_sdk.errors.packages import how_to_install
 from areal_sdk.plugins.discovery import DISABLE_VARIABLE, PluginSource
 from areal_sdk.process.user_code import reference_to
 

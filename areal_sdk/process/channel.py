@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, Self
 
-from areal_sdk.blame import place_of, trace_of
 from areal_sdk.errors import ArealError, CallTimeoutError, RemoteError
+from areal_sdk.errors.blame import place_of, trace_of
 from areal_sdk.process.frames import (
     JSON,
     Buffer,

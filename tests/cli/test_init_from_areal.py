@@ -10,7 +10,7 @@ from areal_sdk.cli.init import init
 from areal_sdk.cli.main import cli
 from areal_sdk.config import load_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.packages import Package
+from areal_sdk.errors.packages import Package
 
 SAMPLE = Path(__file__).parents[2] / "plugins" / "areal-sdk-from-areal" / "tests" / "gsm8k.yaml"
 

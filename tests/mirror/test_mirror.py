@@ -10,9 +10,9 @@ import pytest
 
 from areal_sdk.config import RunSection, parse_config
 from areal_sdk.errors import ConfigError, DamagedError
+from areal_sdk.errors.packages import Package
 from areal_sdk.loop.api import check
 from areal_sdk.loop.mirrored import Mirroring, open_run
-from areal_sdk.packages import Package
 from areal_sdk.records import list_files, list_weights
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.telemetry.directories import whole_directory

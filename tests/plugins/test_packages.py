@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk import packages
 from areal_sdk.cli.main import main
 from areal_sdk.config import load_config
-from areal_sdk.errors import ConfigError
-from areal_sdk.packages import PACKAGES, Package
+from areal_sdk.errors import ConfigError, packages
+from areal_sdk.errors.packages import PACKAGES, Package
 from areal_sdk.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]

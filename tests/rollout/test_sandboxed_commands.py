@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.packages import Package
+from areal_sdk.errors.packages import Package
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.judging.reward_pool import RewardPool
 from areal_sdk.types import Episode, ErrorKind

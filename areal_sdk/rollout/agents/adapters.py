@@ -19,7 +19,7 @@ from areal_sdk.rollout.agents.agent_errors import agent_name
 from areal_sdk.rollout.agents.areal import play_arun_episode
 from areal_sdk.types import Episode, Outcome, Task
 
-_CALLS_USER_CODE = True  # read by areal_sdk.blame
+_CALLS_USER_CODE = True  # read by areal_sdk.errors.blame
 
 PlayResult = Episode | Outcome | float | Mapping[str, float] | None
 Play = Callable[[Task, EpisodeContext], Awaitable[PlayResult]]

@@ -14,7 +14,7 @@ from areal_sdk.errors import AgentError
 from areal_sdk.rollout.trajectory import alternatives, recorded_indices
 from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
 
-_CALLS_USER_CODE = True  # read by areal_sdk.blame
+_CALLS_USER_CODE = True  # read by areal_sdk.errors.blame
 
 _NO_LIMIT = 10**6
 """Number from which a `top_k` leaves nothing out: AReaL writes 1e8."""

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from areal_sdk.agent import Agent, AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
-from areal_sdk.packages import how_to_install
+from areal_sdk.errors.packages import how_to_install
 from areal_sdk.process.programs.command_line import command_name, split_command
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms

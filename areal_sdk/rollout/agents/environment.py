@@ -20,7 +20,7 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.types import Message, Outcome, Task, Turn
 
-_CALLS_USER_CODE = True  # read by areal_sdk.blame
+_CALLS_USER_CODE = True  # read by areal_sdk.errors.blame
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
-from areal_sdk.blame import trace_of
 from areal_sdk.errors import InfrastructureError
+from areal_sdk.errors.blame import trace_of
 from areal_sdk.process import Channel, ChannelClosedError, clean_text
 from areal_sdk.process.frames import Buffer, view_of
 from areal_sdk.process.services import BEAT_S, REPORT_AFTER_S, Stream, answer_until_closed, at_once

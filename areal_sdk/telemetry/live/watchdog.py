@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Self
 
-from areal_sdk.blame import running_users_line
+from areal_sdk.errors.blame import running_users_line
 
 _log = logging.getLogger("areal_sdk.watchdog")
 

@@ -273,6 +273,8 @@ async def _supervise(message: bytes, descriptors: Sequence[int], timeout_s: floa
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *_ISOLATED,
+        "-c",
+        supervisor.PROGRAM,
         supervisor.__file__,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Runs one program in a sandbox and holds it to its limits, as a script in a process of its own.
+"""Runs one program in a sandbox and holds it to its limits, in a process of its own.
 
 The supervisor runs outside the sandbox, so the program can neither stop it nor write its report. The
 order comes on stdin: a line of JSON, then the program's own input. The report goes to stdout: a line of
@@ -9,15 +9,37 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import resource
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
+
+from areal_sdk_sandbox.accounting import (
+    CpuTime,
+    below,
+    descendants,
+    is_inside,
+    kernel_kb,
+    memory_kb,
+    process_of,
+    processes,
+    shared_out_kb,
+)
+
+PROGRAM = """
+import sys, types
+from os.path import dirname
+package = types.ModuleType("areal_sdk_sandbox")
+package.__path__ = [dirname(sys.argv[1])]
+sys.modules["areal_sdk_sandbox"] = package
+from areal_sdk_sandbox.supervisor import main
+main()
+"""
+"""The program that calls `main`, with the path of this file as its argument. It leaves out `__init__` of the package, whose
+imports would take longer than a start."""
 
 LOOK_EVERY_S = 0.05
 """Seconds between two looks at the processes."""
@@ -29,18 +51,8 @@ _CERTAINLY_PASSED = 1.5
 it has passed the limit."""
 _KILL_S = 10.0
 """Seconds for the kernel to end processes that were killed; one in a slow system call takes its time."""
-_FILE_KB = 1
-"""Kilobytes that the kernel keeps for a file: 785,000 empty files were measured to take 783 MB."""
-_SOCKET_KB = 416
-"""Kilobytes that one socket keeps for others to read at most: `net.core.wmem_max`, which the kernel
-doubles."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGXCPU_EXIT = 128 + signal.SIGXCPU
-_OWN_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
-_SHARE_OF_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
-_KCMP = 312 if platform.machine() == "x86_64" else 272
-_KCMP_VM = 1
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -195,13 +207,13 @@ class Warden:
     def _look(self, pid: int) -> None:
         """Compare what the processes use with the limits."""
         began = time.monotonic()
-        machine = _processes()
-        tree = [one for pid in _below(machine, os.getpid()) if (one := _process(pid)) is not None]
+        machine = processes()
+        tree = [one for pid in below(machine, os.getpid()) if (one := process_of(pid)) is not None]
         members = [one for one in tree if not one.is_over]
         kernel_mb = self._kernel_mb([one.pid for one in members])
-        memory_mb = kernel_mb + sum(_memory_kb(one.pid) for one in members) / 1024
+        memory_mb = kernel_mb + sum(memory_kb(one.pid) for one in members) / 1024
         if memory_mb > self._peak_mb:  # perhaps it counts memory twice
-            memory_mb = min(memory_mb, kernel_mb + _shared_out_kb(members) / 1024)
+            memory_mb = min(memory_mb, kernel_mb + shared_out_kb(members) / 1024)
         self._peak_mb = max(self._peak_mb, memory_mb)
         self._cpu_s = max(self._cpu_s, self._cpu.look(machine, tree))
         num_own = 2 if self._order["outer"] else 0  # of bubblewrap
@@ -222,9 +234,9 @@ class Warden:
             return 0.0
         # The number of a witness that has ended may be that of a process of another sandbox by now.
         known = sorted(members, key=lambda pid: pid != self._witness)
-        self._witness = next((pid for pid in known if _is_inside(pid)), 0)
+        self._witness = next((pid for pid in known if is_inside(pid)), 0)
         places = ("tmp", "dev/shm", *(one[1:] for one in self._order["writable"]))
-        return _kernel_kb(self._witness, places) / 1024 if self._witness else 0.0
+        return kernel_kb(self._witness, places) / 1024 if self._witness else 0.0
 
     def _note_memory_of_the_dead(self, peak_mb: float) -> None:
         """A program that allocates fast fails at the kernel's limit before anybody has looked."""
@@ -237,167 +249,6 @@ class Warden:
             return ""
         said = self._status.removeprefix(b"started\n") or self.stderr or b"it wrote nothing"
         return bytes(said[-500:]).decode(errors="replace").strip()
-
-
-class Process(NamedTuple):
-    """A process as `/proc` shows it. Times are in ticks."""
-
-    pid: int
-    parent: int
-    began: int
-    own: int
-    """CPU time of its threads."""
-    waited: int
-    """CPU time of the children that it has waited for, and of theirs."""
-    threads: int
-    is_over: bool
-    """Whether the process waits to be waited for. A process whose first thread ended looks like
-    that too, but has others."""
-
-
-class CpuTime:
-    """CPU time of all processes under the supervisor, ended ones included.
-
-    A process that ends leaves its time to the parent that waits for it. If nobody waits, as where a
-    parent ignores SIGCHLD, the kernel forgets the time. Then what the last look saw is added.
-    """
-
-    def __init__(self) -> None:
-        self.forgotten_s = 0.0
-        self._last: dict[tuple[int, int], Process] = {}
-
-    def look(self, machine: "dict[int, Process | None]", tree: list[Process]) -> float:
-        """Seconds until now. `tree` was read after `machine`, parents first: so a time that moves to a
-        parent meanwhile is not counted twice."""
-        now = {(one.pid, one.began): one for one in tree}
-        gone = [one for key, one in self._last.items() if key not in now]
-        if any(_is_listed(one, machine) for one in gone):
-            # One was ending while we read: the next look sees who has its time.
-            now, gone = self._last, []
-        lost = sum(one.own + one.waited for one in gone)
-        kept = (one.waited for key, one in self._last.items() if key in now)
-        taken = sum(one.waited for one in now.values()) - sum(kept)
-        self.forgotten_s += max(0, lost - taken) / _TICKS
-        self._last = now
-        return sum(one.own + one.waited for one in now.values()) / _TICKS + self.forgotten_s
-
-
-def descendants(ancestor: int) -> list[int]:
-    """The processes under `ancestor` that have not ended, by process id."""
-    machine = _processes()
-    return [pid for pid in _below(machine, ancestor) if (one := machine[pid]) and not one.is_over]
-
-
-def _processes() -> "dict[int, Process | None]":
-    """All processes of the machine; None for one that ended meanwhile."""
-    return {int(name): _process(int(name)) for name in os.listdir("/proc") if name.isdigit()}
-
-
-def _process(pid: int) -> Process | None:
-    fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not fields:
-        return None
-    parent, began, threads = int(fields[1]), int(fields[19]), int(fields[17])
-    own, waited = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
-    is_over = fields[0] in (b"Z", b"X") and threads <= 1
-    return Process(pid, parent, began, own, waited, threads, is_over)
-
-
-def _below(machine: "dict[int, Process | None]", ancestor: int) -> list[int]:
-    """The processes under `ancestor`, each after its parent."""
-    children: dict[int, list[int]] = {}
-    for one in filter(None, machine.values()):
-        children.setdefault(one.parent, []).append(one.pid)
-    found: list[int] = []
-    waiting = [ancestor]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
-
-
-def _is_listed(known: Process, machine: "dict[int, Process | None]") -> bool:
-    if known.pid not in machine:
-        return False
-    listed = machine[known.pid]
-    return listed is None or listed.began == known.began
-
-
-def _shared_out_kb(members: Sequence[Process]) -> float:
-    """KiB of memory of all processes, each page once: a forked process shares its parent's until one of them writes.
-
-    Infinity if no list of the processes was whole: memory of one that is in no list would count in part only.
-    """
-    for _ in range(3):
-        shares = [_share_kb(one) for one in members]
-        below = descendants(os.getpid())
-        if set(below) <= {one.pid for one in members}:
-            return max(sum(shares), max((_memory_kb(one.pid) for one in members), default=0))
-        members = [one for pid in below if (one := _process(pid)) is not None]
-    return float("inf")
-
-
-def _share_kb(one: Process) -> int:
-    """KiB of a process's memory, pages that others have too in parts. Before `exec`, a process that was made by `vfork`
-    has no memory but its parent's."""
-    libc = ctypes.CDLL(None)
-    if libc.syscall(_KCMP, one.pid, one.parent, _KCMP_VM, 0, 0) == 0:
-        return 0
-    shares = _kilobytes(f"/proc/{one.pid}/smaps_rollup", _SHARE_OF_MEMORY)
-    tables = _kilobytes(f"/proc/{one.pid}/status", (b"VmPTE:",))
-    return sum(shares + tables) if shares and tables else _memory_kb(one.pid)
-
-
-def _kilobytes(path: str, names: tuple[bytes, ...]) -> list[int]:
-    lines = _read_bytes(path).splitlines()
-    return [int(line.split()[1]) for line in lines if line.startswith(names)]
-
-
-def _memory_kb(pid: int) -> int:
-    """KiB of memory that the process sees as its own, page tables included. The first thread that has not ended shows it."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            if shown := _kilobytes(f"/proc/{pid}/task/{thread}/status", _OWN_MEMORY):
-                return sum(shown)
-    return 0
-
-
-def _is_inside(pid: int, name: str = "tmp") -> bool:
-    """Whether the process has this directory of the sandbox, not of the machine. It has its network before."""
-    return _num_files(pid, name) is not None
-
-
-def _num_files(pid: int, name: str) -> int | None:
-    """Files in the file system of a directory of the sandbox; None if it is the machine's, as while the sandbox is made.
-
-    One descriptor answers both: the root of a process may change between two looks at a path.
-    """
-    try:
-        directory = os.open(f"/proc/{pid}/root/{name}", os.O_PATH | os.O_DIRECTORY)
-    except OSError:
-        return None
-    try:
-        if os.path.exists(f"/{name}") and os.fstat(directory).st_dev == os.stat(f"/{name}").st_dev:
-            return None
-        system = os.statvfs(directory)
-        return system.f_files - system.f_ffree
-    finally:
-        os.close(directory)
-
-
-def _kernel_kb(pid: int, places: Sequence[str]) -> int:
-    """KiB that the kernel may keep for the files in `places` and the sockets of the sandbox that this process is in."""
-    num_files = sum(_num_files(pid, name) or 0 for name in places)
-    used = _read_bytes(f"/proc/{pid}/net/sockstat").partition(b"used ")[2].split()
-    queued = sum(_queued_bytes(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6"))
-    return num_files * _FILE_KB + int(used[0] if used else 0) * _SOCKET_KB + queued // 1024
-
-
-def _queued_bytes(path: str) -> int:
-    """Bytes that wait in the connections that a table of the kernel lists, as `tx_queue:rx_queue` in hexadecimal."""
-    rows = (line.split() for line in _read_bytes(path).splitlines()[1:])
-    return sum(int(part, 16) for row in rows for part in row[4].split(b":"))
 
 
 def _end_all(process: "subprocess.Popen[bytes]", uid: int) -> bool:
@@ -437,15 +288,3 @@ def _has_children() -> bool:
             pass
         return True
     return False
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""  # it has ended
-
-
-if __name__ == "__main__":
-    main()

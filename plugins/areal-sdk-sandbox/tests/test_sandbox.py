@@ -23,8 +23,9 @@ from areal_sdk_sandbox import (
     seccomp,
     supervisor,
 )
+from areal_sdk_sandbox.accounting import descendants
 from areal_sdk_sandbox.run import _find_bubblewrap, _warn
-from areal_sdk_sandbox.supervisor import Warden, descendants
+from areal_sdk_sandbox.supervisor import Warden
 
 BOTH: list[object] = ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 both = pytest.mark.parametrize("isolation", BOTH)
@@ -282,8 +283,8 @@ def test_a_process_elsewhere_with_the_number_of_an_ended_one_is_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel_kb = {7: 1024, 99: 600 << 10}  # 99 ended here, and is a process of another sandbox now
-    monkeypatch.setattr(supervisor, "_is_inside", kernel_kb.__contains__)
-    monkeypatch.setattr(supervisor, "_kernel_kb", lambda pid, places: kernel_kb[pid])
+    monkeypatch.setattr(supervisor, "is_inside", kernel_kb.__contains__)
+    monkeypatch.setattr(supervisor, "kernel_kb", lambda pid, places: kernel_kb[pid])
     warden = Warden({"outer": ["bwrap"], "writable": [], "limits": {}}, b"", 0)
     assert warden._kernel_mb([99, 7]) == 600.0
     assert warden._kernel_mb([7]) == 1.0

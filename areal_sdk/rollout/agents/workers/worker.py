@@ -34,7 +34,7 @@ from areal_sdk.rollout.agents.workers.session_rpc import (
 )
 from areal_sdk.telemetry.live.watchdog import Blockage, Watchdog
 
-_RUNS_EVENT_LOOP = "main"  # read by areal_sdk.blame
+_RUNS_EVENT_LOOP = "main"  # read by areal_sdk.errors.blame
 
 EXIT_GRACE_S = 1.0
 """Time for episodes to clean up when the channel closes."""

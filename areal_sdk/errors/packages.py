@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[1] / "plugins"
+SOURCES = Path(__file__).parents[2] / "plugins"
 """The sources of the packages, if the core was installed from a clone."""
 
 

@@ -55,7 +55,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Self
 
-from areal_sdk.blame import place_of, trace_of
+from areal_sdk.errors.blame import place_of, trace_of
 from areal_sdk.types import ErrorKind
 
 

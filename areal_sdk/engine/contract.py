@@ -3,12 +3,13 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from areal_sdk.engine.requests import GenerateChunk, GenerateRequest, GenerateResult, collect
 from areal_sdk.errors import EngineError
-from areal_sdk.types import Exclusion, FinishReason, UpdateContents, WeightUpdate
+from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import EngineSection, PolicySection, Section
@@ -37,7 +38,7 @@ class EngineInfo:
     """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
     extended by it."""
 
-    def check_tokens(self, request: "GenerateRequest") -> None:
+    def check_tokens(self, request: GenerateRequest) -> None:
         """Raise EngineError for a request without tokens, or with some that the model does not have."""
         if not request.tokens:
             raise EngineError("the prompt is empty: send at least one token")
@@ -50,119 +51,6 @@ class EngineInfo:
                     f"{name} holds token {bad[0]}, the model has {self.vocab_size}: "
                     "is this another model's tokenizer?"
                 )
-
-
-def _number(default: float, least: float, most: float) -> Any:
-    """A number that clients may set, under its own name, from `least` to `most`."""
-    return field(default=default, metadata={"bounds": (least, most)})
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The distribution that tokens are drawn from: the policy's own, unless a field changes it.
-
-    Every field's default changes nothing. A new number is a field here, with the bounds for clients and a place in
-    `exclusion`, and code in `backends/local/sampling.py`: the gateway, its schemas and SGLang take the fields from here.
-    """
-
-    temperature: float = _number(1.0, 0.0, 2.0)
-    """0.0 is greedy; the logprobs are then those of T = 1."""
-    top_p: float = _number(1.0, 0.0, 1.0)
-    top_k: int = 0
-    """0: off."""
-    min_p: float = _number(0.0, 0.0, 1.0)
-    presence_penalty: float = _number(0.0, -2.0, 2.0)
-    frequency_penalty: float = _number(0.0, -2.0, 2.0)
-    repetition_penalty: float = _number(1.0, 0.01, 2.0)
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
-    def cuts_tail(self) -> bool:
-        """Whether unlikely tokens are never drawn."""
-        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
-
-    @property
-    def has_penalty(self) -> bool:
-        return bool(
-            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        )
-
-    @property
-    def exclusion(self) -> Exclusion | None:
-        """The reason why tokens drawn this way do not follow log softmax(logits / T), as training assumes."""
-        if self.is_greedy:
-            return Exclusion.GREEDY
-        if self.cuts_tail:
-            return Exclusion.TRUNCATED_DISTRIBUTION
-        if self.has_penalty:
-            return Exclusion.PENALTY
-        if self.logit_bias:
-            return Exclusion.LOGIT_BIAS
-        return None
-
-
-SAMPLING_BOUNDS: Mapping[str, tuple[float, float]] = {
-    item.name: item.metadata["bounds"] for item in fields(Sampling) if "bounds" in item.metadata
-}
-"""Bounds of the numbers of `Sampling`, for clients."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
-    """One completion to sample. `n > 1` is several requests."""
-
-    tokens: tuple[int, ...]
-    max_new_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
-    """Generation ends with the token that completes one of these; that token is still returned."""
-    stop_tokens: tuple[int, ...] = ()
-    """Tokens that end the answer besides the model's own. With `ignore_eos` only these end it."""
-    ignore_eos: bool = False
-    seed: int | None = None
-    num_top_logprobs: int = 0
-    json_schema: Mapping[str, Any] | None = None
-    """Constrain the output to JSON of this schema; engines that cannot raise EngineError."""
-    policy: str = ""
-    """The policy that samples, where `EngineInfo.policies` has some."""
-    session: str = ""
-    """Requests of one session share a prefix: keep its KV, route it to the same server."""
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateChunk:
-    """The tokens sampled since the last chunk. Only the final chunk has a finish reason."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    finish_reason: FinishReason | None = None
-    stop_matched: str | int | None = None
-    """The stop string or token that ended it."""
-    num_cached: int = 0
-    """Prompt tokens whose KV was reused (final chunk)."""
-    num_stale_kv: int = 0
-    """Trailing tokens of the whole output sampled on older KV (final chunk)."""
-    top_logprobs: tuple[Mapping[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateResult:
-    """A finished completion; fields as in `GenerateChunk`, for the whole output."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    finish_reason: FinishReason
-    stop_matched: str | int | None = None
-    num_cached: int = 0
-    num_stale_kv: int = 0
-    top_logprobs: tuple[Mapping[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,28 +256,3 @@ class ConfiguredEngine(InferenceEngine):
         """The number of GPUs of each process that the engine starts, by its name; 0 for a small one that
         needs a GPU without the others. None if the settings say which."""
         return {}
-
-
-async def collect(chunks: AsyncIterator[GenerateChunk]) -> GenerateResult:
-    """The chunks of one request, put together."""
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    versions: list[int] = []
-    top_logprobs: list[Mapping[int, float]] = []
-    async for chunk in chunks:
-        tokens += chunk.tokens
-        logprobs += chunk.logprobs
-        versions += chunk.versions
-        top_logprobs += chunk.top_logprobs
-        if chunk.finish_reason is not None:
-            return GenerateResult(
-                tuple(tokens),
-                tuple(logprobs),
-                tuple(versions),
-                chunk.finish_reason,
-                chunk.stop_matched,
-                chunk.num_cached,
-                chunk.num_stale_kv,
-                tuple(top_logprobs),
-            )
-    raise EngineError("the engine's stream ended without a finish reason")

@@ -1,45 +1,15 @@
-"""The nouns that flow through a run, in the order they are made.
+"""Turns: the calls of the model in tokens, each stored once, however many later turns begin with it."""
 
-    Task -> Turn* -> Episode -> (trajectory.Trajectory, algorithms.Batch) -> WeightUpdate
-
-Plain frozen dataclasses: no tensors, no I/O, picklable, JSON-able.
-"""
-
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
 
 Tool = dict[str, Any]
 """One OpenAI tool definition: `{"type": "function", "function": {...}}`."""
-
-Item = TypeVar("Item", "Turn", "Episode")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One thing to attempt. `id` is stable across runs: it keys groups, seeds and resumes."""
-
-    id: str
-    data: Mapping[str, Any] = field(default_factory=dict)
-    """Data for the agent, the rewards and the environment: a question, an answer, a seed."""
-    key: str = field(default="", init=False, repr=False, compare=False)
-    """Digits that name what the task asks (`task_key`), from the time it is issued."""
-
-    @property
-    def source(self) -> str:
-        """The task's `source` or, without one, its `family`, from its data; empty if the data names
-        neither.
-
-        >>> Task("1", {"source": "gsm8k"}).source, Task("2").source
-        ('gsm8k', '')
-        """
-        source = self.data.get("source", self.data.get("family", ""))
-        return source if isinstance(source, str) else ""
 
 
 class FinishReason(StrEnum):
@@ -143,8 +113,8 @@ class Turn:
     # Not `__getstate__`: early versions of Python 3.11 put that of dataclasses in its place.
     def __reduce__(self) -> tuple[Any, ...]:
         whole = self.prompt_tokens
-        alone = _state(self, new_tokens=whole, num_shared=0, shares_with=None, _before=None)
-        return _restored, (Turn, alone)
+        alone = state_of(self, new_tokens=whole, num_shared=0, shares_with=None, _before=None)
+        return restored, (Turn, alone)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Turn):
@@ -160,7 +130,7 @@ class Turn:
         sampled = f"{self.num_prompt} + {len(self.output_tokens)} tokens"
         calls = [str(call["function"]["name"]) for call in self.message.get("tool_calls") or ()]
         called = f", calls {', '.join(calls)}" if calls else ""
-        return f"<Turn {sampled}, {self.finish_reason}{called}: {_excerpt(self.text)}>"
+        return f"<Turn {sampled}, {self.finish_reason}{called}: {excerpt(self.text)}>"
 
     @property
     def num_tokens(self) -> int:
@@ -214,7 +184,7 @@ class Turn:
         return str(self.message.get("content") or "")
 
 
-def _linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+def linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """The turns of an episode, each of which shares only with turns before it.
 
     Agents may change turns and leave some out: a turn takes over what it shared with those.
@@ -241,10 +211,10 @@ def _identity(turn: Turn) -> tuple[int, ...]:
     return id(turn.new_tokens), id(turn.output_tokens), turn.num_shared, id(turn._before)
 
 
-def _excerpt(text: str, *, most: int = 60) -> str:
+def excerpt(text: str, *, most: int = 60) -> str:
     """The text in quotes and on one line, cut if it is long.
 
-    >>> _excerpt("yes\\n"), _excerpt("a" * 99, most=4)
+    >>> excerpt("yes\\n"), excerpt("a" * 99, most=4)
     ("'yes\\\\n'", "'aaaa'...")
     """
     return repr(text) if len(text) <= most else f"{text[:most]!r}..."
@@ -252,198 +222,35 @@ def _excerpt(text: str, *, most: int = 60) -> str:
 
 def pack_turns(turns: Sequence[Turn]) -> list[list[Any]]:
     """Linked turns for a pickle: what they share is in it once."""
-    return [_state(turn, _before=None) for turn in turns]
+    return [state_of(turn, _before=None) for turn in turns]
 
 
 def unpack_turns(rows: Sequence[list[Any]], known: Sequence[Turn] = ()) -> list[Turn]:
     """The turns again, which follow `known` in one episode."""
     turns = [*known]
     for row in rows:
-        turn = _restored(Turn, row)
+        turn = restored(Turn, row)
         if turn.shares_with is not None:
             object.__setattr__(turn, "_before", turns[turn.shares_with])
         turns.append(turn)
     return turns[len(known) :]
 
 
-def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
-    """The values of the fields for a pickle, some of them changed."""
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+_Item = TypeVar("_Item", bound=_Dataclass)
+
+
+def state_of(item: _Dataclass, **changed: Any) -> list[Any]:
+    """The values of an object's fields for a pickle, some of them changed."""
     return [changed[n] if n in changed else getattr(item, n) for n in item.__dataclass_fields__]
 
 
-def _restored(kind: type[Item], state: Sequence[Any]) -> Item:
+def restored(kind: type[_Item], state: Sequence[Any]) -> _Item:
+    """An object with the values of its fields from `state_of`. `__init__` does not run."""
     item = object.__new__(kind)
     for name, value in zip(kind.__dataclass_fields__, state, strict=True):
         object.__setattr__(item, name, value)
     return item
-
-
-def _restored_episode(state: Sequence[Any], turns: Sequence[list[Any]]) -> "Episode":
-    episode = _restored(Episode, state)
-    object.__setattr__(episode, "turns", tuple(unpack_turns(turns)))
-    return episode
-
-
-class OutcomeKind(StrEnum):
-    REWARD = "reward"
-    ABSTAIN = "abstain"
-    ERROR = "error"
-
-
-class ErrorKind(StrEnum):
-    AGENT = "agent"
-    REWARD = "reward"
-    ENVIRONMENT = "environment"
-    INFRASTRUCTURE = "infrastructure"
-    TIMEOUT = "timeout"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The verdict on an episode. Never confuse a missing verdict with a reward of zero.
-
-    >>> Outcome.scored(0.5, success=False).reward
-    0.5
-    >>> Outcome.scored(float("nan"))
-    Traceback (most recent call last):
-        ...
-    ValueError: a reward must be a finite number, not nan; return None to abstain
-    """
-
-    kind: OutcomeKind
-    reward: float | None = None
-    turn_rewards: tuple[float | None, ...] = ()
-    """One per turn, if turns have rewards; empty otherwise. Rewards of turns are trained, and `reward` is then only
-    reported."""
-    by_policy: Mapping[str, float] = field(default_factory=dict)
-    """Rewards of policies, in a run with several. A policy without one here has `reward`."""
-    success: bool | None = None
-    """Whether the task was solved, if that is not simply `reward == 1`. Reported, never trained."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers to report: steps and evaluations record their means as `outcome/NAME`."""
-    error: ErrorKind | None = None
-    message: str = ""
-    trace: str = ""
-    """The traceback of the exception that user code raised."""
-
-    @classmethod
-    def scored(
-        cls,
-        reward: float,
-        *,
-        success: bool | None = None,
-        turn_rewards: tuple[float | None, ...] = (),
-        by_policy: Mapping[str, float] | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> Self:
-        by_policy = by_policy or {}
-        for value in (reward, *(r for r in turn_rewards if r is not None), *by_policy.values()):
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"a reward must be a finite number, not {value}; return None to abstain"
-                )
-        return cls(
-            OutcomeKind.REWARD,
-            reward=float(reward),
-            turn_rewards=turn_rewards,
-            by_policy=by_policy,
-            success=success,
-            metrics=metrics or {},
-        )
-
-    @property
-    def reported(self) -> Mapping[str, float]:
-        """The metrics, and the rewards of policies as `policy/NAME`."""
-        return {**self.metrics, **{f"policy/{name}": r for name, r in self.by_policy.items()}}
-
-    @classmethod
-    def abstained(cls, why: str = "") -> Self:
-        return cls(OutcomeKind.ABSTAIN, message=why)
-
-    @classmethod
-    def failed(cls, error: ErrorKind, message: str, *, trace: str = "") -> Self:
-        return cls(OutcomeKind.ERROR, error=error, message=message, trace=trace)
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One attempt at one task, with its outcome."""
-
-    id: str
-    task: Task
-    turns: tuple[Turn, ...]
-    outcome: Outcome
-    group: str = ""
-    """Id shared by the sibling attempts; empty for an ungrouped, live caller."""
-    sibling: int = 0
-    epoch: int = 0
-    attempt: int = 0
-    """Infrastructure retries so far: the same episode, tried again."""
-    truncated: bool = False
-    """A turn, token or context limit ended it. Scored like any other unless configured otherwise."""
-    duration_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "turns", _linked(self.turns))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored_episode, (_state(self, turns=()), pack_turns(self.turns))
-
-    def __repr__(self) -> str:
-        outcome = self.outcome
-        verdict = "abstained"
-        if outcome.reward is not None:
-            verdict = f"reward {outcome.reward:g}"
-        elif outcome.kind is OutcomeKind.ERROR:
-            verdict = f"{outcome.error} error {_excerpt(outcome.message)}"
-        sampled = sum(len(turn.output_tokens) for turn in self.turns)
-        size = f"{len(self.turns)} turns, {sampled} tokens sampled"
-        cut = ", truncated" if self.truncated else ""
-        about = f"{self.id} of {self.task.id}: {verdict}, {size}{cut}"
-        return f"<Episode {about}: {_excerpt(self.final_text)}>"
-
-    @property
-    def reward(self) -> float | None:
-        return self.outcome.reward
-
-    @property
-    def final_text(self) -> str:
-        """The text of the last turn."""
-        return self.turns[-1].text if self.turns else ""
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The conversation of the last turn's branch, from its first message to its answer."""
-        chain: list[Turn] = []
-        index: int | None = len(self.turns) - 1 if self.turns else None
-        while index is not None:
-            chain.append(self.turns[index])
-            index = chain[-1].parent
-        return tuple(m for turn in reversed(chain) for m in (*turn.new_messages, turn.message))
-
-
-UpdateContents = Literal["all", "changed"]
-"""The content of a published update.
-
-* `all`: every tensor of the checkpoint;
-* `changed`: only those that may differ from the checkpoint that the engine was started with. The others
-  are as they are there, also in an engine that took another update before.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """New policy weights, and where an engine finds them."""
-
-    version: int
-    path: str | None
-    """A safetensors file (memory-mapped, often in shared memory) or a checkpoint directory;
-    None for a label-only update: the weights did not change, the version did."""
-    checksum: str = ""
-    contents: UpdateContents = "all"
-    """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""
-    share_seen: float | None = None
-    """Share of the weights that training changed whose rounded value changed too, if the file
-    rounds the trained weights. None: nothing is rounded, or it is not known."""
-    by_policy: "Mapping[str, WeightUpdate]" = field(default_factory=dict)
-    """Updates of the policies, in a run with several; `path` is then None."""

@@ -1,0 +1,31 @@
+"""New weights of the policy, and where an engine finds them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+UpdateContents = Literal["all", "changed"]
+"""The content of a published update.
+
+* `all`: every tensor of the checkpoint;
+* `changed`: only those that may differ from the checkpoint that the engine was started with. The others
+  are as they are there, also in an engine that took another update before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """New policy weights, and where an engine finds them."""
+
+    version: int
+    path: str | None
+    """A safetensors file (memory-mapped, often in shared memory) or a checkpoint directory;
+    None for a label-only update: the weights did not change, the version did."""
+    checksum: str = ""
+    contents: UpdateContents = "all"
+    """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""
+    share_seen: float | None = None
+    """Share of the weights that training changed whose rounded value changed too, if the file
+    rounds the trained weights. None: nothing is rounded, or it is not known."""
+    by_policy: "Mapping[str, WeightUpdate]" = field(default_factory=dict)
+    """Updates of the policies, in a run with several; `path` is then None."""
