@@ -4,8 +4,8 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.group_wire import decode_demonstrations, decode_groups, encode_tokens
 from areal_sdk.fsdp.memory.activations import StepMemory
 from areal_sdk.fsdp.publish import Publisher
+from areal_sdk.fsdp.rank_calls import Chunk, Parcel, Published, RankCalls, StepReport
 from areal_sdk.fsdp.sharding import Layered
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.process import Buffer, Channel, ChannelClosedError, Request
+from areal_sdk.process import Channel, ChannelClosedError, Request
+from areal_sdk.process.services import Answering
 
 JSON = Any
 
@@ -72,8 +74,9 @@ def main(channel: Channel, args: JSON) -> None:
                 "notices": served.prepare(),
             }
         )
+        answering = _Answering(served, memory)
         while (request := channel.receive()) is not None:
-            served.answer(request)
+            answering.answer(request)
     except ChannelClosedError:
         return
     finally:
@@ -110,8 +113,8 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-class _Rank:
-    """A trainer behind named methods."""
+class _Rank(RankCalls):
+    """A trainer behind the contract of the ranks."""
 
     def __init__(
         self, trainer: RankTrainer, saver: Saver, publish_dir: Path, memory: StepMemory
@@ -128,18 +131,6 @@ class _Rank:
             contents=trainer.spec.publishes,
             began_with=trainer.spec.model_dir,
         )
-        self._methods: dict[str, Callable[[Request], JSON]] = {
-            "step": self._step,
-            "learn": self._learn,
-            "score": self._score,
-            "publish": self._publish,
-            "fetch": self._fetch,
-            "release_memory": self._release_memory,
-            "begin_save": self._begin_save,
-            "load": self._load,
-            "roll_back": self._roll_back,
-            "export": self._export,
-        }
 
     @property
     def algorithm(self) -> Algorithm:
@@ -153,92 +144,79 @@ class _Rank:
         """Make room for a step with sequences of these lengths. Returns lines for the user."""
         return self._memory.prepare(self._models, max(lengths, default=0))
 
-    def answer(self, request: Request) -> None:
-        if request.method == "finish_save":
-            self._saver.when_written(partial(_tell_saved, request))
-            return
-        try:
-            with self._memory.named(request.method):
-                reply = self._methods[request.method](request)
-        except (ArealError, ValueError) as exc:
-            # The caller's mistake, or a full disk; anything else ends this process with its log.
-            request.fail(exc)
-        else:
-            payload, buffers = reply if isinstance(reply, tuple) else (reply, ())
-            request.reply(payload, buffers)
-
-    def _step(self, request: Request) -> tuple[JSON, Sequence[Buffer]]:
-        payload = request.payload
-        groups = decode_groups(payload["groups"], request.buffers)
-        notices = self.prepare(len(t.tokens) for group in groups for t in group.trajectories)
-        metrics = self._trainer.step(groups, version=payload["version"])
-        about, buffers = encode_tokens(self._trainer.tokens)
-        reply = {
-            "metrics": metrics,
-            "notices": [*notices, *self._trainer.notices],
-            "credit": {name: [c.advantage, c.by_turn] for name, c in self._trainer.credit.items()},
-            "tokens": about,
-        }
-        return reply, buffers
-
-    def _learn(self, request: Request) -> JSON:
-        payload = request.payload
-        rows = decode_demonstrations(payload["lengths"], request.buffers)
-        notices = self.prepare(len(row.tokens) for row in rows)
-        metrics = self._trainer.learn(
-            rows, learning_rate=payload["learning_rate"], divisor=payload["divisor"]
+    def step(self, groups: Parcel, version: int) -> StepReport:
+        decoded = decode_groups(*groups.content())
+        notices = self.prepare(len(t.tokens) for group in decoded for t in group.trajectories)
+        metrics = self._trainer.step(decoded, version=version)
+        tokens = self._trainer.tokens
+        return StepReport(
+            metrics,
+            (*notices, *self._trainer.notices),
+            self._trainer.credit,
+            None if tokens is None else Parcel.of(*encode_tokens(tokens)),
         )
-        return {"metrics": metrics, "notices": notices}
 
-    def _score(self, request: Request) -> JSON:
-        rows = decode_demonstrations(request.payload["lengths"], request.buffers)
-        return self._trainer.score(rows)
+    def learn(self, rows: Parcel, learning_rate: float, divisor: float | None) -> StepReport:
+        decoded = decode_demonstrations(*rows.content())
+        notices = self.prepare(len(row.tokens) for row in decoded)
+        metrics = self._trainer.learn(decoded, learning_rate=learning_rate, divisor=divisor)
+        return StepReport(metrics, tuple(notices))
 
-    def _publish(self, request: Request) -> JSON:
+    def score(self, rows: Parcel) -> tuple[float, ...]:
+        return tuple(self._trainer.score(decode_demonstrations(*rows.content())))
+
+    def publish(self, version: int) -> Published:
         is_writer = self._trainer.ranks.rank == 0
-        update = self._publisher.publish(
-            self._trainer.policy, request.payload["version"], is_writer=is_writer
-        )
+        update = self._publisher.publish(self._trainer.policy, version, is_writer=is_writer)
         assert update.path is not None
-        size = Path(update.path).stat().st_size if is_writer else 0
-        return {**asdict(update), "size": size}
+        return Published(update, Path(update.path).stat().st_size if is_writer else 0)
 
-    def _fetch(self, request: Request) -> tuple[None, Sequence[Buffer]]:
-        """A part of what rank 0 has published, for a main process on another machine."""
-        with Path(request.payload["path"]).open("rb") as file:
-            offset, size = request.payload["offset"], request.payload["size"]
-            return None, [os.pread(file.fileno(), size, offset)]
+    def fetch(self, path: str, offset: int, size: int) -> Chunk:
+        with Path(path).open("rb") as file:
+            return Chunk(os.pread(file.fileno(), size, offset))
 
-    def _release_memory(self, request: Request) -> JSON:
+    def release_memory(self) -> None:
         if self._trainer.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
-        return None
 
-    def _begin_save(self, request: Request) -> JSON:
-        self._saver.begin(Path(request.payload["directory"]), request.payload["extra"])
-        return None
+    def begin_save(self, directory: str, extra: Parcel) -> None:
+        self._saver.begin(Path(directory), extra.content()[0])
 
-    def _load(self, request: Request) -> JSON:
-        return load_checkpoint(self._trainer, Path(request.payload["directory"]))
+    def finish_save(self) -> "Future[None]":
+        told: Future[None] = Future()
+        told.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it
+        self._saver.when_written(partial(_tell_saved, told))
+        return told
 
-    def _roll_back(self, request: Request) -> JSON:
-        roll_back(self._trainer, Path(request.payload["directory"]))
-        return None
+    def load(self, directory: str) -> Parcel:
+        return Parcel.of(load_checkpoint(self._trainer, Path(directory)))
 
-    def _export(self, request: Request) -> JSON:
-        export_model(self._trainer, Path(request.payload["directory"]), dtype=self._dtype)
-        return None
+    def roll_back(self, directory: str) -> None:
+        roll_back(self._trainer, Path(directory))
+
+    def export(self, directory: str) -> None:
+        export_model(self._trainer, Path(directory), dtype=self._dtype)
 
 
-def _tell_saved(request: Request, error: BaseException | None) -> None:
+class _Answering(Answering):
+    """Answers for a rank. A call that runs out of memory says what to lower."""
+
+    def __init__(self, rank: _Rank, memory: StepMemory) -> None:
+        # The caller's mistakes, or a full disk; any other error ends this process with its log.
+        super().__init__(rank, told=(ArealError, ValueError))
+        self._memory = memory
+
+    def call(self, request: Request) -> Any:
+        with self._memory.named(request.method):
+            return super().call(request)
+
+
+def _tell_saved(told: "Future[None]", error: BaseException | None) -> None:
     """Answer, in the thread that wrote the checkpoint, that it is written."""
-    try:
-        if error is None:
-            request.reply()
-        elif isinstance(error, ArealError):
-            request.fail(error)
-        else:  # a defect: this process ends with its log, as after any other one
-            traceback.print_exception(error)
-            os._exit(os.EX_SOFTWARE)
-    except ChannelClosedError:
-        pass  # the main process is gone, and the checkpoint is there or not
+    if error is None:
+        told.set_result(None)
+    elif isinstance(error, ArealError):
+        told.set_exception(error)
+    else:  # a defect: this process ends with its log, as after any other one
+        traceback.print_exception(error)
+        os._exit(os.EX_SOFTWARE)

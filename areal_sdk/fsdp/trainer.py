@@ -16,30 +16,28 @@ from typing import Any, BinaryIO
 from areal_sdk.errors import (
     ArealError,
     CheckpointError,
-    ChildDiedError,
     ConfigError,
-    DamagedError,
     MemoryShortError,
     ProcessError,
-    RemoteError,
     raised_here,
     require_package,
 )
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.group_wire import decode_tokens, encode_demonstrations, encode_groups
+from areal_sdk.fsdp.rank_calls import AllRanks, InTurn, Parcel, Published, RankCalls
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.launcher import Launcher, first_exit
 from areal_sdk.models.families import adapted_layers, check_heads, check_trained
 from areal_sdk.process import (
     REPEATABLE_MATH,
-    Buffer,
     Child,
-    ChildReply,
     ProcessSpec,
     Reservation,
     gpus_of,
 )
+from areal_sdk.process.frames import view_of
+from areal_sdk.process.services import Client
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer import (
     Demonstration,
@@ -49,7 +47,7 @@ from areal_sdk.trainer import (
     TrainerInfo,
     TrainerSetup,
 )
-from areal_sdk.trajectory import Credit, TrajectoryGroup
+from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)
@@ -65,10 +63,6 @@ RELEASE_TIMEOUT_S = 60.0
 """Seconds for all ranks to free the memory that they can."""
 PUBLISH_TIMEOUT_S = 300.0
 """Seconds for the ranks to gather and write the weights, and for one piece of them to come from another machine."""
-FAILURE_GRACE_S = 10.0
-"""Seconds that the other ranks have to report what made one of them fail."""
-DEATH_GRACE_S = 1.0
-"""Seconds to wait, after one rank died, for the report that another had died first."""
 EXPLANATION_GRACE_S = 0.5
 """Seconds for a call in progress to explain why a rank died."""
 
@@ -126,8 +120,10 @@ class FSDPTrainer(Trainer):
         self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=self._log_dir)
-        self._ranks: list[Child] = []
-        self._last_call: asyncio.Task[ChildReply] | None = None
+        self._all = AllRanks()
+        self._in_turn = InTurn(self._all)
+        self._ranks = Client[RankCalls](self._in_turn)
+        self._beside = Client[RankCalls](self._all)
         self._own_publish_dir: PublishDir | None = None
         self._shares_memory = True
         self._info = TrainerInfo()
@@ -155,8 +151,8 @@ class FSDPTrainer(Trainer):
             for rank in range(self.spec.trainer.ranks)
         ]
         with raised_here(ConfigError), raised_here(MemoryShortError):
-            self._ranks = await self._launcher.launch(specs)
-        hello = self._ranks[0].hello
+            self._all.children = await self._launcher.launch(specs)
+        hello = self.children[0].hello
         self._shares_memory = hello["shares_memory"]
         self._info = TrainerInfo(
             hello["num_parameters"],
@@ -177,35 +173,30 @@ class FSDPTrainer(Trainer):
     @property
     def children(self) -> Sequence[Child]:
         """The processes of the ranks, in their order."""
-        return self._ranks
+        return self._all.children
 
     @property
     def is_alive(self) -> bool:
-        return not any(rank.exited.done() for rank in self._ranks)
+        return not any(rank.exited.done() for rank in self.children)
 
     async def died(self) -> ArealError:
-        dead = await first_exit(self._ranks)
+        dead = await first_exit(self.children)
         await asyncio.sleep(EXPLANATION_GRACE_S)
         return dead.death()
 
     @property
     def pids(self) -> Mapping[str, int]:
-        return {rank.name: rank.pid for rank in self._ranks if rank.pid}
+        return {rank.name: rank.pid for rank in self.children if rank.pid}
 
     async def step(
         self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
     ) -> Mapping[str, float]:
         # A large batch takes half a second, and callers and engines are served on this loop.
-        encoded, buffers = await in_thread(lambda: encode_groups(groups), name="encode batch")
-        payload = {"groups": encoded, "version": version}
-        reply = await self._call("step", payload, buffers, timeout_s=timeout_s)
-        self.notices = tuple(reply.payload["notices"])
-        self.credit = {
-            name: Credit(advantage, tuple(by_turn))
-            for name, (advantage, by_turn) in reply.payload["credit"].items()
-        }
-        self.tokens = decode_tokens(reply.payload["tokens"], reply.buffers)
-        return _metrics(reply.payload["metrics"])
+        parcel = await in_thread(lambda: Parcel.of(*encode_groups(groups)), name="encode batch")
+        report = await self._ranks.call(RankCalls.step, parcel, version, timeout_s=timeout_s)
+        self.notices, self.credit = report.notices, report.credit
+        self.tokens = None if report.tokens is None else decode_tokens(*report.tokens.content())
+        return report.metrics
 
     async def learn(
         self,
@@ -215,37 +206,42 @@ class FSDPTrainer(Trainer):
         divisor: float | None = None,
         timeout_s: float = 600.0,
     ) -> Mapping[str, float]:
-        lengths, buffers = await in_thread(lambda: encode_demonstrations(rows), name="encode rows")
-        payload = {"lengths": lengths, "learning_rate": learning_rate, "divisor": divisor}
-        reply = await self._call("learn", payload, buffers, timeout_s=timeout_s)
-        self._tell(reply.payload["notices"])
-        return _metrics(reply.payload["metrics"])
+        parcel = await _encoded(rows)
+        report = await self._ranks.call(
+            RankCalls.learn, parcel, learning_rate, divisor, timeout_s=timeout_s
+        )
+        self._tell(report.notices)
+        return report.metrics
 
     async def score(
         self, rows: Sequence[Demonstration], *, timeout_s: float = 600.0
     ) -> Sequence[float]:
-        lengths, buffers = await in_thread(lambda: encode_demonstrations(rows), name="encode rows")
-        reply = await self._call("score", {"lengths": lengths}, buffers, timeout_s=timeout_s)
-        # JSON has no NaN: a score that was not finite arrives as None.
-        return [float("nan") if value is None else value for value in reply.payload]
+        return await self._ranks.call(RankCalls.score, await _encoded(rows), timeout_s=timeout_s)
 
     async def publish(self, version: int) -> WeightUpdate:
-        reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
-        size = reply.payload.pop("size")
-        update = WeightUpdate(**reply.payload)
-        return update if self._shares_memory else await self._fetch(update, size)
+        published = await self._ranks.call(RankCalls.publish, version, timeout_s=PUBLISH_TIMEOUT_S)
+        return published.update if self._shares_memory else await self._fetch(published)
 
-    async def _fetch(self, update: WeightUpdate, size: int) -> WeightUpdate:
-        """`update` copied from the machine of rank 0 to this one, over the connection to it."""
+    async def _fetch(self, published: Published) -> WeightUpdate:
+        """The update copied from the machine of rank 0 to this one, over the connection to it."""
+        update = published.update
         assert update.path is not None
         assert self.spec.publish_dir is not None
+        first = Client[RankCalls](self.children[0])
         path, crc = self.spec.publish_dir / Path(update.path).name, 0
-        with await in_thread(lambda: allocate(path, size), name="allocate weights") as file:
-            for offset in range(0, size, CHUNK_BYTES):
-                part = {"path": update.path, "offset": offset, "size": CHUNK_BYTES}
-                reply = await self._ranks[0].call("fetch", part, timeout_s=PUBLISH_TIMEOUT_S)
-                add = partial(_append, file, reply.buffers[0], crc)
-                crc = await in_thread(add, name="write weights")
+        allocated = await in_thread(lambda: allocate(path, published.size), name="allocate weights")
+        with allocated as file:
+            for offset in range(0, published.size, CHUNK_BYTES):
+                chunk = await first.call(
+                    RankCalls.fetch,
+                    update.path,
+                    offset,
+                    CHUNK_BYTES,
+                    timeout_s=PUBLISH_TIMEOUT_S,
+                )
+                crc = await in_thread(
+                    partial(_append, file, view_of(chunk.data), crc), name="write weights"
+                )
         if f"crc32:{crc:08x}" != update.checksum:
             raise ProcessError(
                 f"the weights of version {update.version} arrived damaged from rank 0: "
@@ -254,7 +250,7 @@ class FSDPTrainer(Trainer):
         return replace(update, path=str(path))
 
     async def release_memory(self) -> None:
-        await self._call("release_memory", {}, timeout_s=RELEASE_TIMEOUT_S)
+        await self._ranks.call(RankCalls.release_memory, timeout_s=RELEASE_TIMEOUT_S)
 
     async def save(self, directory: Path, extra: Mapping[str, JSON]) -> None:
         await (await self.begin_save(directory, extra))
@@ -263,24 +259,28 @@ class FSDPTrainer(Trainer):
         self, directory: Path, extra: Mapping[str, JSON]
     ) -> "asyncio.Future[None]":
         """The ranks copy their state into host memory, and write the copy in a thread."""
-        payload = {**_place(directory), "extra": dict(extra)}
-        await self._call("begin_save", payload, timeout_s=SAVE_TIMEOUT_S)
-        return asyncio.create_task(self._finish_save(), name=f"trainer: write {directory.name}")
-
-    async def _finish_save(self) -> None:
-        # Not a `_call`: the steps meanwhile do not wait for it.
-        await self._ask_all("finish_save", {}, (), timeout_s=SAVE_TIMEOUT_S)
+        await self._ranks.call(
+            RankCalls.begin_save,
+            _absolute(directory),
+            Parcel.of(dict(extra)),
+            timeout_s=SAVE_TIMEOUT_S,
+        )
+        # Not in turn: the steps meanwhile do not wait for it.
+        finishing = self._beside.call(RankCalls.finish_save, timeout_s=SAVE_TIMEOUT_S)
+        return asyncio.create_task(finishing, name=f"trainer: write {directory.name}")
 
     async def load(self, directory: Path) -> Mapping[str, JSON]:
-        reply = await self._call("load", _place(directory), timeout_s=SAVE_TIMEOUT_S)
-        extra: Mapping[str, JSON] = reply.payload
+        saved = await self._ranks.call(
+            RankCalls.load, _absolute(directory), timeout_s=SAVE_TIMEOUT_S
+        )
+        extra: Mapping[str, JSON] = saved.content()[0]
         return extra
 
     async def roll_back(self, directory: Path) -> None:
-        await self._call("roll_back", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+        await self._ranks.call(RankCalls.roll_back, _absolute(directory), timeout_s=SAVE_TIMEOUT_S)
 
     async def export(self, directory: Path) -> None:
-        await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+        await self._ranks.call(RankCalls.export, _absolute(directory), timeout_s=SAVE_TIMEOUT_S)
 
     def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
         """Export in a process of its own, without ranks: this process has no torch."""
@@ -294,82 +294,21 @@ class FSDPTrainer(Trainer):
 
     async def aclose(self) -> None:
         # Ranks that lost one of them end as failures: torchrun waits for the other machines of one that ended well.
-        is_broken = any(rank.exited.done() for rank in self._ranks)
-        ends = (rank.kill() if is_broken else rank.aclose() for rank in self._ranks)
+        is_broken = any(rank.exited.done() for rank in self.children)
+        ends = (rank.kill() if is_broken else rank.aclose() for rank in self.children)
         await asyncio.gather(*ends)
-        if self._last_call is not None:
-            await asyncio.wait({self._last_call})  # with the ranks it has ended
+        await self._in_turn.idle()  # with the ranks the last call has ended
         if self._own_publish_dir is not None:
             published, self._own_publish_dir = self._own_publish_dir, None
             await in_thread(published.remove, name="remove published weights")  # may be gigabytes
 
-    async def _call(
-        self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
-    ) -> ChildReply:
-        """The answer of rank 0, once all ranks have answered. Ranks are not told that a caller was cancelled: one
-        that had begun and one that had not would then wait for each other in different collectives."""
-        if not self._ranks:
-            raise ProcessError(f"the trainer is not running: {method!r} before start()")
-        if self._last_call is not None:
-            await asyncio.wait({self._last_call})
-        asking = self._ask_all(method, payload, buffers, timeout_s=timeout_s)
-        self._last_call = asyncio.create_task(asking, name=f"trainer: {method}")
-        return await asyncio.shield(self._last_call)
 
-    async def _ask_all(
-        self, method: str, payload: JSON, buffers: Sequence[Buffer], *, timeout_s: float
-    ) -> ChildReply:
-        """Ask all ranks. If one fails alone, the others would wait in a collective, so they get a moment to fail too
-        and are then ended."""
-        calls = [
-            asyncio.create_task(rank.call(method, payload, buffers, timeout_s=timeout_s))
-            for rank in self._ranks
-        ]
-        try:
-            done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
-            if pending:
-                has_died = any(isinstance(call.exception(), ChildDiedError) for call in done)
-                grace_s = DEATH_GRACE_S if has_died else FAILURE_GRACE_S
-                _, pending = await asyncio.wait(calls, timeout=grace_s)
-            died = [rank for rank in self._ranks if rank.exited.done()]
-            if pending:
-                await asyncio.gather(*(rank.kill() for rank in self._ranks))
-                await asyncio.wait(calls)
-        finally:
-            for call in calls:
-                call.cancel()
-        errors = {
-            rank: error
-            for rank, call in zip(self._ranks, calls, strict=True)
-            if (error := call.exception()) is not None
-        }
-        if errors:
-            raise _cause(errors, died)
-        return calls[0].result()
+async def _encoded(rows: Sequence[Demonstration]) -> Parcel:
+    return await in_thread(lambda: Parcel.of(*encode_demonstrations(rows)), name="encode rows")
 
 
-_EXPLAINED = {kind.__name__: kind for kind in (CheckpointError, DamagedError, MemoryShortError)}
-
-
-def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
-    """The error that explains the others: a rank's own exception, else the death of a rank that was killed, since the
-    others then died of a broken connection to it."""
-    for error in errors.values():
-        if isinstance(error, RemoteError):
-            kind = _EXPLAINED.get(error.kind)
-            return error if kind is None else kind(error.message)
-    killed = [rank for rank in died if rank.exited.result().signal is not None]
-    return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]
-
-
-def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
-    # JSON has no NaN: a loss or a gradient norm that was not finite arrives as None.
-    return {name: float("nan") if value is None else value for name, value in values.items()}
-
-
-def _place(directory: Path) -> dict[str, JSON]:
-    """The absolute path, since a rank under torchrun has a working directory of its own."""
-    return {"directory": str(directory.absolute())}
+def _absolute(directory: Path) -> str:
+    return str(directory.absolute())
 
 
 def _append(file: BinaryIO, chunk: memoryview, crc: int) -> int:
