@@ -58,7 +58,7 @@ class EpisodeContext:
         """Sample one turn without HTTP: from messages, or from token ids taken as they are.
 
         `policy` names the policy that answers, in a run with several.
-        It ends with a token of `stop_tokens`, or with one that ends an answer of this model anyway.
+        The turn ends with a token of `stop_tokens`, or with one that ends an answer of this model anyway.
         Recorded on the episode's session exactly like a turn that came over HTTP.
         """
         assert self.session_generate is not None, "the runner sets session_generate"

@@ -95,7 +95,7 @@ class TrainerSetup:
     policies: "Mapping[str, PolicySection]" = field(default_factory=dict)
     """The tables `[policy.NAME]`, for a trainer of several."""
     make: "Callable[[TrainerSetup], Trainer] | None" = None
-    """Makes the trainer that `trainer.name` names, for one that trains several policies with it."""
+    """Makes a trainer of one policy, the one that `trainer.name` names. A trainer of several policies makes one for each."""
     only_exports: bool = False
     """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 

@@ -203,7 +203,7 @@ class Trajectory:
 
 
 class SampledTurn(Protocol):
-    """A turn as far as the per-token fields of a trajectory follow from it."""
+    """The fields of a turn from which the per-token fields of a trajectory are made."""
 
     @property
     def num_prompt(self) -> int: ...

@@ -182,7 +182,7 @@ class InferenceEngine(ABC):
 
 
 class EngineClient(InferenceEngine):
-    """An engine that the main process owns, as a rollout node or a gateway process samples from it.
+    """The engine of the main process, for a rollout node or a gateway process that samples from it.
 
     The main process updates, pauses and restarts the engine. While it holds generation, this client holds it too.
     """

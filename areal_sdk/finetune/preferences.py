@@ -33,7 +33,8 @@ class PairLoss:
 
 
 def bradley_terry(rewards: PairScores) -> PairLoss:
-    """-log sigmoid(r_chosen - r_rejected): the logprob that people who agree with a reward choose so.
+    """The loss of the Bradley-Terry model: -log sigmoid(r_chosen - r_rejected). Its sigmoid is the probability that people who
+    agree with the rewards choose so.
 
     >>> bradley_terry(PairScores(0.0, 0.0)).loss == math.log(2.0)
     True
@@ -45,7 +46,8 @@ def bradley_terry(rewards: PairScores) -> PairLoss:
 
 @dataclass(frozen=True, slots=True)
 class DPO:
-    """-log sigmoid(beta [(q_c - ref_c) - (q_r - ref_r)]), on logprobs of whole answers."""
+    """The loss of DPO: -log sigmoid(beta [(q_c - ref_c) - (q_r - ref_r)]), where q and ref are the logprobs of the chosen (c)
+    and the rejected (r) answer under the policy and under the reference."""
 
     beta: float
     """Strength of the tie to the reference: a larger one keeps the policy closer."""

@@ -18,7 +18,7 @@ NO_TEXT = "with content that is no text, such as an image"
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """Two sequences to compare. Their answers are masked, what comes before the answers is not."""
+    """Two sequences to compare. `loss_mask` of each marks its answer, and not the tokens before the answer."""
 
     chosen: Demonstration
     rejected: Demonstration

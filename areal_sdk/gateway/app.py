@@ -127,7 +127,7 @@ class Gateway:
 
     @property
     def calls(self) -> dict[str, int]:
-        """Number of calls that the engine is asked now, and of those that it has answered."""
+        """The number of calls that the engine answers at this moment, and of calls that it has answered."""
         return {"asked": self._metrics.num_running, "answered": self._metrics.num_turns}
 
     @property

@@ -202,7 +202,8 @@ def blocking_calls_end() -> Iterator[Callable[[], None]]:
 
 
 def _cancel_agents(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of agents. Tasks yet to begin would block the loop one after the other before `main` can unwind."""
+    """Cancel the tasks of agents, also those that have not begun: each of them may block the event loop, and `main` unwinds only
+    after all of them."""
     for task in asyncio.all_tasks(loop):
         if is_playing(task):
             task.cancel(INTERRUPTED)

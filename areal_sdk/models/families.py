@@ -59,7 +59,8 @@ _REASONS = {
 
 _CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 _CAPPED = ("gemma2", "vaultgemma")
-"""The families whose caps are computed. Others know these fields too, and leave them unset."""
+"""The families whose caps on logits and attention scores the trainer computes. The configurations of other families have
+these fields too, and leave them unset."""
 
 _ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
 """Rotary scalings that depend on the longest position of a row: the trainer packs samples of all

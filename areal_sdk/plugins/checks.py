@@ -22,7 +22,7 @@ OBSERVING = tuple(name for name in HOOKS if name.startswith("on_"))
 
 
 def check_hooks(plugin: object) -> None:
-    """Refuse hooks that would never run, without an error: misspelt ones, unmarked ones, coroutines."""
+    """Refuse hooks that pluggy would silently never run: misspelt ones, unmarked ones, coroutines."""
     module = getattr(plugin, "__name__", "")
     for name, item in vars(plugin).items():
         if inspect.isroutine(item):

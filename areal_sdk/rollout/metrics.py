@@ -76,7 +76,7 @@ class RecentEpisodes:
         self._sampled: deque[int] = deque(maxlen=MIN_EPISODES)
         """Sampled tokens of the latest episodes."""
         self._lengths: Lengths | None = None
-        """Lengths of the first `MIN_EPISODES` of them."""
+        """Lengths of the first `MIN_EPISODES` episodes."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._num_offered_tools = self._num_called_tools = 0
         """Numbers of episodes since the run began, or was resumed."""

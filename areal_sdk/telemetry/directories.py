@@ -1,7 +1,7 @@
 """Directories of a run that appear whole or not at all, such as checkpoints and exported weights.
 
-A directory is filled beside its place, reaches the disk, and is then renamed. An address in place of a directory is told
-apart, and refused where a run is read.
+A directory is filled beside its place, reaches the disk, and is then renamed. An address, such as
+`s3://...`, is no directory: code that reads a run refuses it.
 """
 
 import errno

@@ -209,7 +209,7 @@ def whole_bytes(directory: Path) -> dict[str, int]:
 
 
 def count_deleted(directory: Path, prefix: str) -> int:
-    """The number of episodes of these files that were deleted: the newest index begins with it."""
+    """The number of deleted episodes of these files. The newest index has it in its first line."""
     for stem in reversed(file_stems(directory, prefix)):
         with suppress(FileNotFoundError), (directory / f"{stem}{INDEX}").open("rb") as file:
             if (line := file.readline()).endswith(b"\n"):

@@ -331,7 +331,7 @@ def growing_files(directory: Path) -> set[str]:
 
 
 def num_deleted(directory: Path) -> int:
-    """The number of the oldest episodes that were deleted, evaluations among them."""
+    """The number of episodes that were deleted to make room, evaluations included."""
     return sum(count_deleted(directory, prefix) for prefix in (_PLAYED, _MEASURED))
 
 

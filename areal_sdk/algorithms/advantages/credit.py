@@ -26,9 +26,9 @@ class Link:
     position: int
     turn: int
     reward: float
-    """The reward that this token earned: the return of its turn without the part that also followed from the next
-    link's turn. So a reward comes with the last token of its turn. The reward of a turn without a trained token, or
-    on another trajectory, comes with the turn that led to it."""
+    """The reward that this token earned: the return of its turn minus the return of the next link's turn. So the last trained
+    token of a turn gets the reward of the turn. If a turn has no trained token, or is on another trajectory, the turn that
+    led to it gets its reward."""
     discount: float
     """The discount of the next link for this one; 1 within a turn unless tokens are discounted."""
 

@@ -103,7 +103,7 @@ class GroupRelative:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """RLOO: an episode's reward against the mean of its siblings', itself left out.
+    """RLOO: the reward of an episode minus the mean reward of its siblings, without the episode itself.
 
     Ahmadian et al. 2024, arXiv 2402.14740. The mean does not depend on the episode, so the gradient keeps its direction.
     """

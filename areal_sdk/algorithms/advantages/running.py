@@ -25,7 +25,7 @@ from areal_sdk.algorithms.advantages.returns import (
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 TURNS = 32
-"""Number of turns of an episode that are remembered. Later turns are compared with the last of these."""
+"""Number of turns of an episode whose returns are remembered by turn. Later turns are compared with the last remembered turn."""
 NAMES_FROM = 16
 """Number of returns of a source after which a far one is reported by name. A spread of fewer says little: of normally
 distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the 16

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Ratio(Protocol):
     def __call__(self, terms: PolicyTerms) -> "tuple[Tensor, Tensor]":
-        """log r of each term, 0 where masked, and the advantages that go with it."""
+        """The log ratio of each term, 0 where masked, and the advantage of each term."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ class Guesser:
         return tuple(match.text[match.next : match.next + num_drafted])
 
     def _find(self) -> Match | None:
-        """The match that promises most. A long one that was right so far is kept."""
+        """The match that is likeliest to go on. A long match is kept as long as the text goes on as the match does."""
         if self._match is None or self._match.length < _SURE_MATCH:
             found = (find_in_context(self._context), self._answers.find(self._text))
             self._match = max(

@@ -88,7 +88,7 @@ class ServerInfo:
     max_context: int | None = None
     """Context that the server was started with; None: the context that the model was made for."""
     num_kv_tokens: int = 0
-    """Number of tokens in the KV pool of a server in which a longer request can never run; 0: not known."""
+    """Number of tokens that the KV pool of the server holds. A longer request can never run. 0: not known."""
     num_ranks: int = 1
     """Number of processes, each of which holds a part of the weights."""
     has_grammar: bool = False

@@ -22,7 +22,7 @@ _KEEPALIVE_S = 3.0
 """Seconds that an idle connection is kept. Servers close connections after 5 s, and a call on a closed one would look
 like a failure."""
 _SUCCESS = (200, 202)
-"""202: a router will do it soon."""
+"""Status codes of success. A router answers 202 if it will do soon what it was asked."""
 _ALIVE = Delta()
 
 

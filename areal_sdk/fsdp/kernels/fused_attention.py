@@ -113,7 +113,7 @@ def _backward(
 
 
 def _both_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
-    """Output and gradients of queries that see keys twice: causally, and all of them."""
+    """Output and gradients of queries that attend to the same keys twice: with a causal mask, and with none."""
     scaling = q.shape[-1] ** -0.5
     merged = merge([attend(q, k, v, is_causal=c, scaling=scaling) for c in (True, False)])
     parts = [pass_back(grad, q, k, v, merged, is_causal=c, scaling=scaling) for c in (True, False)]

@@ -159,7 +159,8 @@ def _probabilities(
 def _attend_in_parts(
     q_KRQD: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
 ) -> tuple[Tensor, Tensor]:
-    """Output and logarithm of a block, from its own tokens and from those above it."""
+    """Attention of a block over its own tokens and over the tokens above it: the output, and the logarithm of the sum of the
+    exponentials of the scores."""
     own = slice(block.own_start, block.stop)
     k, v = k_KND[:, own], v_KND[:, own]
     if block.hidden_QC is None:

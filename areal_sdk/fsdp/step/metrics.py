@@ -135,8 +135,7 @@ def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, fl
 def spread(groups: Sequence[TrajectoryGroup]) -> float:
     """The share of the groups whose rewards differ, whatever an algorithm makes of them.
 
-    Episodes without siblings are compared with the episodes of their source, as if drawn from these in groups of
-    eight.
+    Episodes without siblings count as groups of eight that were drawn from the episodes of their source.
     """
     differing = 0.0
     alone: defaultdict[str, Counter[Verdict]] = defaultdict(Counter)

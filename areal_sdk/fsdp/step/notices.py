@@ -17,7 +17,7 @@ SmolLM2 in bfloat16 has 0.03 to 0.06 in a step of 150 to 500 tokens."""
 FAR = 0.5
 """KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
 NEAR = 0.03
-"""KL below which there is no notice, however small it was before."""
+"""KL below which a jump gets no notice, however small the KL was before."""
 JUMP = 20.0
 """Factor by which the KL must exceed the median of the steps before. A mean over tokens hides the few that decide an
 answer: a policy forgot everything in three steps at 0.003, 0.069 and 0.087, where 0.0025 was usual."""

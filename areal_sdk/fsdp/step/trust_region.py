@@ -101,7 +101,7 @@ class Search:
     """Power of the share with which the KL grows: 2 for a small update."""
 
     def add(self, share: float, kl: float) -> None:
-        """Take a share that was measured."""
+        """Take the KL that was measured after this share of the update."""
         if kl <= self.bound:
             self.within, self.kl_within = share, kl
             return
@@ -129,7 +129,7 @@ class UpdateLimit:
     per_episode: float
     """Nats an episode. 0: no bound."""
     may_rise: bool
-    """Whether the learning rate may rise beyond the first. It falls with every step that is held."""
+    """Whether the learning rate may rise above `first_rate`. In any case it falls with every step that the bound held."""
     first_rate: float = 1.0
     """The rate that the factor multiplies. A resume with another one goes on with the rate that the run had."""
     factor: float = 1.0
@@ -175,8 +175,8 @@ class UpdateLimit:
 
     @property
     def rate_factor(self) -> float:
-        """The rate as a multiple of the first rate. What a checkpoint has of a run at "auto" counts up to 1 where a rate
-        is set."""
+        """The rate as a multiple of the first rate. It exceeds 1 only if the rate is "auto": a checkpoint of such a run may
+        hold a larger factor than a run with a rate of its own may use."""
         return min(self.factor, self._highest) if self.per_episode else 1.0
 
     @property

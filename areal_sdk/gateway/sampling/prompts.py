@@ -153,7 +153,8 @@ class PromptBuilder:
         *,
         is_counted: bool = False,
     ) -> Prepared:
-        """Render the prompt of messages. `is_counted` encodes a text to its end even if it turns out not to fit."""
+        """Render the messages as a prompt. With `is_counted`, a text that does not fit is encoded to its end, so that its tokens
+        can be counted."""
         history = session.history_of(request.policy)
         if is_small(num_new or 0) and not session.placing.locked():
             messages, placement = self._place(history, request, num_bytes)

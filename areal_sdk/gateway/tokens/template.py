@@ -109,9 +109,10 @@ class ChatTemplate:
 
 
 def store_plain_tools(model_dir: Path) -> None:
-    """Put tools as plain text before the chat template of `model_dir`, which does not know any itself.
+    """Write the tools as plain text into the chat template of `model_dir`, because the template has no place for tools.
 
-    Other programs then render what the renderer does. A named template for tools would hide the default one.
+    Other programs then render the same prompts as the renderer. A separate template for tools is removed: programs would
+    prefer it to the default template.
     """
     source = ChatTemplate.load(model_dir).source
     path = model_dir / "tokenizer_config.json"

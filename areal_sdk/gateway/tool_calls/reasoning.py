@@ -1,4 +1,4 @@
-"""Sampled text into reasoning and the rest, incrementally, around the parser of tool calls.
+"""The split of sampled text into reasoning and the rest. The parser of tool calls reads the rest.
 
 However the text is cut into pieces, the events add up to the same message (property test). A tool
 call that cannot be read stays in the content, and the reason is noted: never an exception.

@@ -39,7 +39,7 @@ UNREAD_BODY_S = 10.0
 """Seconds for which a client may go on sending a body that was answered before it was read."""
 
 _PAUSE_S = 0.02
-"""Seconds between two reads of such a body, of about 256 kB each. Nobody needs the body, so all
+"""Seconds between two reads of a body that was answered already, of about 256 kB each. Nobody needs the body, so all
 other requests go first."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -40,7 +40,7 @@ def get_model(request: web.Request, models: Sequence[ServedModel]) -> web.Respon
 
 
 def _speaks_anthropic(request: web.Request) -> bool:
-    """Whether an Anthropic client asks: such clients send this header with every request."""
+    """Whether an Anthropic client asks. Such clients send the header of their API's version with every request."""
     return "anthropic-version" in request.headers
 
 

@@ -92,7 +92,7 @@ _SHAPES: dict[str, Schema] = {
 
 
 class _Described(Fields):
-    """Fields that describe a request: what its parser asks for is what a client may send."""
+    """Notes the fields that a parser asks for. They are the fields that a client may send."""
 
     def __init__(self, body: Schema) -> None:
         super().__init__(body)

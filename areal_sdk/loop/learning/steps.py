@@ -349,7 +349,7 @@ def stalled_s(config: Config, *, update_s: float) -> float:
 
 
 def update_timeout_s(weights: str | Path | None) -> float:
-    """Deadline of new weights, by the size of their file or directory; those that are elsewhere count as none."""
+    """Deadline of new weights, by the size of their file or directory. Weights on another machine count as empty."""
     if weights is None:
         return UPDATE_TIMEOUT_S
     path = Path(weights)

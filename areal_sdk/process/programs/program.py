@@ -66,7 +66,7 @@ class ProgramEnd:
 
 
 class Programs:
-    """Starts programs. The guard ends with the last reference to this."""
+    """Starts programs. A guard process ends what they leave behind; it runs as long as this object lives."""
 
     def __init__(self) -> None:
         self._family = new_family(os.environ)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WarmPrograms(Generic[T]):
-    """Programs of one command line. `read` says what a line of output answers; None: nothing."""
+    """Programs of one command line. `read` makes the answer of a line of output, or None if the line is no answer."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str]) -> None:
         self._words = words

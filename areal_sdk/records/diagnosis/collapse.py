@@ -33,7 +33,7 @@ step that fell."""
 APART = 10
 """Steps between two candidates: each costs a checkpoint."""
 BETTER, BETTER_BY = 1.5, 0.02
-"""Standard errors, and share of the scale, of a clear improvement."""
+"""An improvement is clear from this many standard errors on, and from this share of the scale on."""
 SURE = 5.0
 """Standard errors of a loss that is not chance."""
 SURE_ALARMED = 3.5
@@ -115,7 +115,7 @@ class Watch:
     trial: float | None = None
     """Reward that the next batch must exceed after weights were put back; None at other times."""
     batches: list[Seen] = field(default_factory=list)
-    """The latest batches that fit, those of the level of `kept` first."""
+    """The latest batches, at most `REMEMBERED`, oldest first."""
     since: int = 0
     """Number of batches since the level of `kept` is known."""
     way: float = 0.0

@@ -25,21 +25,21 @@ class Bounds:
     many_steps: int = 20
     """Number of steps without a gain after which the rewards may be chance."""
     differing: float = 0.1
-    """Share of the groups whose rewards differ, in the best part of a run: with less there is no signal."""
+    """Share of the groups whose rewards differ, below which there is no signal even in the best part of a run."""
     updating: float = 0.5
-    """Share of the steps with differing rewards that made an update: with less there is no gradient."""
+    """Share of the steps with differing rewards that made an update, below which there is no gradient."""
     still: float = 1e-4
-    """KL in nats a token by which a step moves the policy, median: with less it hardly moves, unless many steps add up."""
+    """Median KL of the steps, in nats a token, below which the policy hardly moves, unless many steps add up."""
     near: float = 0.3
-    """KL in nats a token that all steps reach together, if they go one way: with more they add up."""
+    """Sum of the KL of all steps, in nats a token, above which small steps that go one way add up to a move."""
     jump: float = 0.3
-    """KL in nats a token by which a single step moves the policy: with more it jumped."""
+    """KL of a single step, in nats a token, above which the policy jumped."""
     cut: float = CUT
-    """Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
+    """Share of the episodes that ran into a limit, or got no reward, above which episodes have no room."""
     stale: float = 0.3
-    """Share of the episodes that were dropped as too old: with more they are too old."""
+    """Share of the episodes dropped for their age above which samples are too old."""
     effective: float = 0.5
-    """Effective share of the trained samples (`train/ess`), median: with less they are too old."""
+    """Median of the effective share of the trained samples (`train/ess`), below which samples are too old."""
     solved: float = SOLVED
     """Success from which there is nothing left to learn."""
 

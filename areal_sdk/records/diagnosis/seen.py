@@ -45,7 +45,7 @@ class Seen:
     truncated: float
     entropy: float | None
     kl: float | None
-    """KL by which the step before moved the policy, in nats a token; None if nobody knows."""
+    """KL by which the step before moved the policy, in nats a token; None if it was not measured."""
     kl_behaviour: float
     tokens: float
     """Trained tokens of an episode."""

@@ -164,7 +164,7 @@ def since(points: Points, is_bad: Callable[[float], bool]) -> int:
 
 
 def _as_step(event: Mapping[str, Any], sampled: Iterable[tuple[int, Episode]]) -> Step:
-    """The figures of an evaluation as those of a step that took all its episodes."""
+    """The figures of an evaluation under the names that a step has for them, as if a step had trained all its episodes."""
     num, compared = max(1.0, event["episodes"]), event.get("compared", 0.0)
     kinds = {"abstain": "unjudged", "timeout": "timeout"}
     kinds |= {kind: f"{kind}_error" for kind in ("agent", "reward", "environment")}

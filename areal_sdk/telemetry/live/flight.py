@@ -47,7 +47,7 @@ class FlightRecorder:
             self._write({})
 
     def note(self, status: RunStatus, parts: Mapping[str, Any], *, ended: str = "") -> None:
-        """Write the state of the run now. `parts` is what the parts of the run say about themselves."""
+        """Write the state of the run now. `parts` has figures by the name of the part that reported them."""
         books = status.ledger
         # A throttle is no wait to tell of: a healthy run has one.
         waits = [

@@ -39,7 +39,7 @@ class Recipe:
 
 
 class PlacedServer(RunningServer):
-    """One server, through the process beside it."""
+    """A server on another machine. The process beside the server answers for it."""
 
     def __init__(self, child: Child, index: int, *, token: str) -> None:
         self.index = index

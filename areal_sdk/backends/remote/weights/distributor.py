@@ -110,7 +110,7 @@ class WeightDistributor:
             await self._catch_up(server)
 
     async def adopt(self, server: Server) -> None:
-        """Take in a server at the start of the run, whose checkpoint is the current version."""
+        """Take in a server at the start of the run. The server was started with the weights of the current version."""
         await server.client.set_label(self.label(self.version))
         server.version = self.version
         await self._pool.set_state(server, State.READY)

@@ -223,7 +223,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without asking for this machine's name, as the base class does, which may wait for a name server."""
+        """Bind, and do not ask for this machine's name. The base class asks, and may wait for a name server."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:

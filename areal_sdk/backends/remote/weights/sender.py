@@ -29,7 +29,7 @@ class Checksums:
     """The hashes that a server should report."""
 
     parameters: dict[str, str]
-    """Hashes of the parameters that can be told, by name."""
+    """Hashes by the names of parameters. Parameters whose hash cannot be predicted are missing."""
     all: str
 
 
