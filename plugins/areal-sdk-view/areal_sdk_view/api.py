@@ -4,7 +4,7 @@ Every answer is JSON. Reading happens in threads, so that one slow run holds not
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -14,13 +14,13 @@ from aiohttp import web
 from areal_sdk import ArealError, ConfigError
 from areal_sdk_view.answers import (
     comparing,
-    copies,
     episodes,
     events,
     failures,
     held_out,
     lanes,
     overview,
+    planned,
     reading,
     siblings,
     tasks,
@@ -43,13 +43,14 @@ OF_RUN: Mapping[str, Answer] = {
     "episode": reading.read,
     "text": reading.read_text,
     "tokens": reading.read_tokens,
-    "copy": copies.copy,
+    "copy": reading.copy,
     "siblings": siblings.align,
     "tasks": tasks.list_tasks,
     "task": tasks.through_training,
     "failures": failures.group,
     "lanes": lanes.lanes,
     "why": overview.why,
+    "logs": overview.logs,
 }
 """The answers about one run: `/api/runs/NAME/WHAT`."""
 
@@ -69,6 +70,7 @@ class Api:
         app.router.add_post("/api/view", self._view)
         app.router.add_post("/api/note", self._note)
         app.router.add_get("/api/runs/{run}", self._about)
+        app.router.add_get("/api/runs/{run}/plan", self._plan)
         app.router.add_get("/api/runs/{run}/{what}", self._about)
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -84,24 +86,21 @@ class Api:
             with self._library.open(name) as run:
                 return answer(run, request.query)
 
-        return await _guarded(lambda: asyncio.to_thread(read))
+        return await _answered(read)
+
+    async def _plan(self, request: web.Request) -> web.Response:
+        name, query = request.match_info["run"], request.query
+        return await _answered(lambda: planned.plan(self._library, name, query))
 
     async def _compare(self, request: web.Request) -> web.Response:
-        names = request.query.getall("run", [])
-
-        def read() -> Any:
-            return comparing.compare({name: self._library.path(name) for name in names})
-
-        return await _guarded(lambda: asyncio.to_thread(read))
+        paths, names = self._library.path, request.query.getall("run", [])
+        return await _answered(lambda: comparing.compare({name: paths(name) for name in names}))
 
     async def _compare_tasks(self, request: web.Request) -> web.Response:
         """Each `run` with the `step` at its place, both as often as there are sides."""
-        names, steps = request.query.getall("run", []), request.query.getall("step", [])
-
-        def read() -> Any:
-            return compare_tasks(self._library, names, steps, split=request.query.get("split", ""))
-
-        return await _guarded(lambda: asyncio.to_thread(read))
+        names, steps = (request.query.getall(name, []) for name in ("run", "step"))
+        split = request.query.get("split", "")
+        return await _answered(lambda: compare_tasks(self._library, names, steps, split=split))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events of one tab: `changed` when its run wrote something, and `view`."""
@@ -149,11 +148,10 @@ class Api:
             asked = orjson.loads(body)
             if not isinstance(asked, dict) or not isinstance(asked.get("run"), str):
                 raise ValueError("give run, tags and note")
-            return write_note(
-                self._library.path(asked["run"]), asked.get("tags"), asked.get("note")
-            )
+            path = self._library.path(asked["run"])
+            return write_note(path, asked.get("tags"), asked.get("note"))
 
-        return await _guarded(lambda: asyncio.to_thread(write))
+        return await _answered(write)
 
     async def _view(self, request: web.Request) -> web.Response:
         """Open a place in every open tab: `{"run", "tab", "episode", "turn", "task", "quote", ...}`."""
@@ -178,8 +176,8 @@ def compare_tasks(
     library: Library, names: Sequence[str], steps: Sequence[str] = (), *, split: str = ""
 ) -> JSON:
     """The evaluations of these runs, task by task; the last ones, where `steps` names none."""
-    if not 2 <= len(names) <= comparing.MAX_RUNS:
-        raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_RUNS}")
+    if not 2 <= len(names) <= comparing.MAX_SIDES:
+        raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_SIDES}")
     sides: list[held_out.Evaluation] = []
     for name, step in zip_longest(names, steps[: len(names)], fillvalue=held_out.LAST):
         with library.open(name) as run:
@@ -188,9 +186,10 @@ def compare_tasks(
     return held_out.compare_tasks(sides)
 
 
-async def _guarded(read: Callable[[], Awaitable[Any]]) -> web.Response:
+async def _answered(read: Callable[[], Any]) -> web.Response:
+    """The answer that a thread reads, or what is wrong with the request or the run."""
     try:
-        return _answer(await read())
+        return _answer(await asyncio.to_thread(read))
     except NotThereError as exc:
         return _problem(404, str(exc))
     except (ConfigError, ValueError) as exc:
@@ -219,11 +218,9 @@ def _whole(value: Any) -> Any:
     return str(value) if isinstance(value, int) and value.bit_length() > 63 else value
 
 
-def _answer(value: Any) -> web.Response:
-    return web.Response(body=encode(value), content_type="application/json")
+def _answer(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=encode(value), content_type="application/json")
 
 
 def _problem(status: int, text: str) -> web.Response:
-    return web.Response(
-        status=status, body=encode({"error": text}), content_type="application/json"
-    )
+    return _answer({"error": text}, status)

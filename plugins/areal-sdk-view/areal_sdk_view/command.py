@@ -64,16 +64,12 @@ def view(
 def _directory(given: Path, scratch: Path) -> Path:
     """The directory of a run or of runs. What another tool recorded is written below `scratch` as a run."""
     from areal_sdk import ConfigError
+    from areal_sdk_traces.as_run import write_run
 
     if given.is_dir():
         return given
     if not given.is_file():
         raise ConfigError(f"no directory {given}: name a run, or a directory of runs")
-    try:
-        from areal_sdk_traces.as_run import write_run
-    except ImportError:
-        cure = 'pip install "areal-sdk[traces]"'
-        raise ConfigError(f"areal-sdk-traces reads the logs of other tools: {cure}") from None
     return write_run(given, Path(tempfile.mkdtemp(dir=scratch)), say=click.echo)
 
 
@@ -90,11 +86,11 @@ def _check(report: Path, roots: Sequence[Path]) -> None:
     for problem in found.problems:
         click.echo(f"{report}:{problem.line}: {problem.text}")
     num, quotes = len(found.problems), f"{found.num_quotes} quote{'s'[: found.num_quotes != 1]}"
+    said = f"{quotes}, all of them in the record"
     if num:
-        click.echo(f"{report}: {num} problem{'s'[: num != 1]}; {quotes} checked")
+        said = f"{num} problem{'s'[: num != 1]}; {quotes} checked"
     elif not found.num_quotes:
-        click.echo(f"{report}: no quote to check: begin its lines with '> ', and link its episode")
-    else:
-        click.echo(f"{report}: {quotes}, all of them in the record")
+        said = "no quote to check: begin its lines with '> ', and link its episode"
+    click.echo(f"{report}: {said}")
     if num or not found.num_quotes:
         raise SystemExit(1)

@@ -122,20 +122,18 @@ def _page(answers: bytes) -> bytes:
         f"default-src 'none'; script-src data: {_hash(names)} {_hash(begin)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = pages["index.html"]
-    page = page.replace(
-        '<meta charset="utf-8">',
-        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
-    )
-    page = page.replace(
-        '<link rel="stylesheet" href="/static/style.css">', f"<style>{style}</style>"
-    )
+    meta = '<meta charset="utf-8">'
     scripts = f'<script type="importmap">{names}</script>\n<script type="module">{begin}</script>'
-    page = page.replace('<script type="module" src="/static/app.js"></script>', scripts)
-    block = (
-        b'<script type="application/octet-stream" id="carried">' + answers + b"</script>\n</body>"
-    )
-    return page.encode().replace(b"</body>", block)
+    carried = f'<script type="application/octet-stream" id="carried">{answers.decode()}</script>'
+    page = pages["index.html"]
+    for old, new in {
+        meta: f'{meta}\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<link rel="stylesheet" href="/static/style.css">': f"<style>{style}</style>",
+        '<script type="module" src="/static/app.js"></script>': scripts,
+        "</body>": f"{carried}\n</body>",
+    }.items():
+        page = page.replace(old, new)
+    return page.encode()
 
 
 def _absolute(text: str, name: str) -> str:

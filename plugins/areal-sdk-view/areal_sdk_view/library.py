@@ -3,11 +3,11 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from areal_sdk import ArealError
 from areal_sdk.records import EpisodeRecord, EpisodeSummary, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
 from areal_sdk_view.notes import read_note
@@ -20,22 +20,13 @@ class NotThereError(Exception):
     """No such run, or no such part of a run."""
 
 
-@dataclass(slots=True)
-class _Places:
-    """The places of a list's episodes by the value of a field."""
-
-    of: list[EpisodeSummary]
-    num: int = 0
-    """Number of episodes that were looked at."""
-    by_value: dict[str, list[int]] = field(default_factory=dict)
-
-
 class OpenRun(FollowedRun):
     """A run in memory, with what views have read of its episodes."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
-        self._by_field: dict[str, _Places] = {}
+        self._by_field: dict[str, tuple[object, dict[str, list[EpisodeSummary]]]] = {}
+        """The episodes by the value of a field, and the index of which they are."""
         self.endings: dict[tuple[str, int], Ending] = {}
         """The endings of failed episodes by file and offset, where an episode never changes."""
         self.readings: dict[str, dict[str, Any]] = {}
@@ -51,14 +42,14 @@ class OpenRun(FollowedRun):
         return self.record(summary)
 
     def of(self, name: Literal["group", "task_id"], value: str) -> list[EpisodeSummary]:
-        """The episodes with this group or task, oldest first. Only those are looked at that came since the last call."""
-        known = self._by_field.get(name)
-        if known is None or known.of is not self.episodes:  # a resume: all was read again
-            known = self._by_field[name] = _Places(self.episodes)
-        for place in range(known.num, len(self.episodes)):
-            known.by_value.setdefault(getattr(self.episodes[place], name), []).append(place)
-        known.num = len(self.episodes)
-        return [self.episodes[place] for place in known.by_value.get(value, ())]
+        """The episodes with this group or task, oldest first."""
+        sizes, found = self._by_field.get(name, (None, {}))
+        if sizes != self._sizes:  # the index has grown, or was read anew
+            found = {}
+            for one in self.episodes:
+                found.setdefault(getattr(one, name), []).append(one)
+            self._by_field[name] = self._sizes, found
+        return [*found.get(value, ())]
 
 
 class Library:
@@ -136,9 +127,10 @@ class Library:
 
     def warm(self) -> None:
         """Read the index of the newest run, which is asked for first as a rule."""
-        if rows := self.list():
-            with self.open(rows[0]["run"]):
-                pass
+        with suppress(ArealError, NotThereError, OSError):  # a page that asks for it is told
+            for row in self.list()[:1]:
+                with self.open(row["run"]):
+                    pass
 
     def state(self, name: str) -> object:
         """A value that changes when the run writes something."""

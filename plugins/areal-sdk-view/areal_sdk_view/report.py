@@ -11,7 +11,7 @@ from areal_sdk_view.answers.messages import calls_of, conversation
 from areal_sdk_view.library import Library, NotThereError
 
 _LINK = re.compile(r"\]\([^)\s]*#run/([^/)\s]+)/episode/([^?)\s]+)(?:\?([^)\s]*))?\)")
-_FENCE = re.compile(r"\s*(```|~~~)")
+_CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1.*?$|\Z)", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = re.compile(r"\[(?:…|\.\.\.)\]")
 """Mark of words that a quote leaves out."""
 _PICTURES = {
@@ -56,7 +56,7 @@ class Verdict:
 
 def check(report: str, library: Library) -> Verdict:
     """Look up every quote of the report, and every episode that it links to."""
-    lines = _without_code(report.splitlines())
+    lines = _CODE.sub(lambda found: "\n" * found[0].count("\n"), report).splitlines()
     quotes = list(_quotes(lines))
     texts: dict[tuple[str, str], list[tuple[int | None, str]] | str] = {}
     problems = []
@@ -71,20 +71,6 @@ def check(report: str, library: Library) -> Verdict:
         elif not isinstance(found := _texts(library, quote.link, texts), str):
             problems += [Problem(quote.line, text) for text in _wrong(quote, quote.link, found)]
     return Verdict(len(quotes), sorted(problems, key=lambda one: one.line))
-
-
-def _without_code(lines: Sequence[str]) -> list[str]:
-    """The lines, those of code blocks empty."""
-    kept, fence = [], ""
-    for line in lines:
-        found = _FENCE.match(line)
-        is_code = bool(fence or found)
-        if found and not fence:
-            fence = found[1]
-        elif found and found[1] == fence:
-            fence = ""
-        kept.append("" if is_code else line)
-    return kept
 
 
 def _quotes(lines: Sequence[str]) -> Iterator[Quote]:

@@ -4,18 +4,14 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
-from areal_sdk import ArealError
 from areal_sdk_view.api import Api
 from areal_sdk_view.guard import HOST, Guard, add_headers
-from areal_sdk_view.library import Library, NotThereError
+from areal_sdk_view.library import Library
 
 TYPES = {
     ".html": "text/html",
@@ -23,6 +19,7 @@ TYPES = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
+STATIC = Path(__file__).parent / "static"
 TOKEN_VARIABLE = "AREAL_SDK_VIEW_TOKEN"
 """The token of the address, if it is to be known before: others can read the arguments of a process."""
 MAX_BODY = 1 << 16
@@ -33,15 +30,8 @@ SHUTDOWN_S = 1.0
 
 def static_files() -> dict[str, bytes]:
     """The page, its style and its modules, by path."""
-    return dict(_files_below(files("areal_sdk_view").joinpath("static"), ""))
-
-
-def _files_below(directory: Traversable, before: str) -> Iterator[tuple[str, bytes]]:
-    for one in directory.iterdir():
-        if one.is_dir():
-            yield from _files_below(one, f"{before}{one.name}/")
-        elif Path(one.name).suffix in TYPES:
-            yield before + one.name, one.read_bytes()
+    found = (file for file in STATIC.rglob("*") if file.suffix in TYPES)
+    return {file.relative_to(STATIC).as_posix(): file.read_bytes() for file in found}
 
 
 def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
@@ -64,18 +54,11 @@ def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
     async def warmed(_: web.Application) -> AsyncIterator[None]:
         """The newest run is read while its user opens the page."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(asyncio.to_thread(_warm, library))
+            tasks.create_task(asyncio.to_thread(library.warm))
             yield
 
     app.cleanup_ctx.append(warmed)
     return app
-
-
-def _warm(library: Library) -> None:
-    with suppress(
-        ArealError, NotThereError, OSError
-    ):  # a page that asks for this run is told of it
-        library.warm()
 
 
 async def start(

@@ -184,6 +184,7 @@ WALK = {
     "5": "/lanes",
     "6": "/settings",
     "7": "/why",
+    "8": "/logs",
     "1": "/curves",
     "2 j j Enter": "/episode/",
     "g": "/group/",

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from view_runs import ATTACK
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import FollowedRun
 from areal_sdk.testing import RecordedRun
 from areal_sdk.types import Exclusion
-
-reading = pytest.importorskip("areal_sdk_traces.readers", reason="no areal-sdk-traces here")
+from areal_sdk_traces.book import Book, Fate
+from areal_sdk_traces.readers import reader_of
+from areal_sdk_traces.rows import read_rows
 
 
 async def copied(client: aiohttp.ClientSession, status: int = 200, **query: str) -> Any:
@@ -27,14 +27,11 @@ async def copied(client: aiohttp.ClientSession, status: int = 200, **query: str)
 
 def read_again(text: str, format: str, directory: Path) -> list[Any]:
     """The conversations that areal-sdk-traces finds, none of them damaged."""
-    from areal_sdk_traces.book import Book, Fate
-    from areal_sdk_traces.rows import read_rows
-
     file = directory / "copied.jsonl"
     file.write_text(text)
     book = Book()
     rows = read_rows(str(file), book, stdin=io.BytesIO())
-    found = [*reading.reader_of(format)(rows, book)]
+    found = [*reader_of(format)(rows, book)]
     assert not book.of(Fate.DAMAGED), book.entries
     return found
 

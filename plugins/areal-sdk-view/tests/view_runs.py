@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.testing import RecordedRun
@@ -37,6 +40,43 @@ def write_run(root: Path, name: str = "guess-1") -> Path:
     run.event("end", {"ended": "steps", "steps": STEPS, "version": STEPS, "train_seconds": 60.0})
     run.close()
     return run.path
+
+
+NUM_TIMED = 16
+
+
+def write_timed_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a second, and in each four episodes that end with it and had one call of half a second each."""
+    now = 1000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    rollout = {"batch": 4, "group_size": 4, "max_staleness": 0, "max_inflight": 8}
+    run = RecordedRun(path, settings={**SETTINGS, "rollout": rollout})
+    asked, said = {"role": "user", "content": "go"}, {"role": "assistant", "content": "on"}
+    for step in range(1, NUM_TIMED + 1):
+        now += 1.0
+        versions, logprobs = (step - 1,) * 10, (-0.5,) * 10
+        turn = Turn((1,) * 20, (2,) * 10, logprobs, versions, said, (asked,))
+        turn = replace(turn, began_s=0.05, first_token_s=0.1, duration_s=0.5)
+        episodes = [
+            Episode(
+                f"train-{step}.{n}",
+                Task("t"),
+                (turn,),
+                Outcome.scored(n / 4),
+                group=f"train-{step}",
+                sibling=n,
+                duration_s=0.55,
+            )
+            for n in range(4)
+        ]
+        metrics = {
+            **{"train_seconds": float(step), "engine_update_s": 0.02, "batch/waited_s": 0.6},
+            **{"train/step_s": 0.3, "train/publish_s": 0.05, "train/num_computed": 120.0},
+            **{"batch/episodes": 4.0, "batch/groups": 1.0},
+        }
+        advantages = {one.id: 0.0 for one in episodes}
+        run.step(step, [(one, ()) for one in episodes], advantages=advantages, metrics=metrics)
+    run.close()
 
 
 def add_readings(path: Path, episode: Episode) -> None:

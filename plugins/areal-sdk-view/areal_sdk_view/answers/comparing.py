@@ -6,7 +6,8 @@ from typing import Any
 
 from areal_sdk.records import FollowedRun, differing_settings, figures_of
 
-MAX_RUNS = 12
+MAX_RUNS, MAX_SIDES = 100, 12
+"""Runs whose curves, and runs whose evaluations are compared."""
 
 
 def compare(paths: Mapping[str, Path]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The curves of a run as columns, and what happened beside them: evaluations, notices, resumes, checkpoints."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_sdk.records import PANELS, FollowedRun
+from areal_sdk_view.answers.lanes import steps_of
 
 AXES = ("step", "time", "train_seconds", "batch/episodes", "batch/sampled_tokens", "version")
 """The columns from which the page makes its horizontal axes."""
@@ -27,60 +28,55 @@ MORE_PANELS: Mapping[str, Mapping[str, str]] = {
         "batch/waited_s": "wait for episodes",
     },
 }
+_PROCESS = re.compile(r"train/cpu_(main|engine|.+-.+)_s")
+"""CPU seconds of a process since its start; other names of this form are parts of one step."""
 _OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
 
 
 def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """`names`: a regular expression of further metrics. `after`: only steps after this one."""
+    """`names`: a regular expression of further metrics."""
     pattern = _pattern(query.get("names") or "(?!)")
-    after = int(query.get("after") or 0)
-    by_step = {event["step"]: event for event in run.events if event["kind"] == "step"}
     warm = [event for event in run.events if event["kind"] == "sft"]
-    steps = [by_step[step] for step in sorted(by_step)]
+    steps = steps_of(run)
     names = dict.fromkeys(key for step in steps for key, value in step.items() if _is_number(value))
     panels = {**PANELS, **MORE_PANELS}
     wanted = {*AXES, *(name for panel in panels.values() for name in panel)}
     chosen = [n for n in names if n in wanted or _OPTIONAL.match(n) or pattern.search(n)]
-    shown = [step for step in steps if step["step"] > after]
     return {
         "num_resumes": run.num_resumes,
         "names": list(names),
-        "columns": {name: [step.get(name) for step in shown] for name in chosen},
-        "ledger": [step.get("ledger") for step in shown],
+        "columns": {name: [step.get(name) for step in steps] for name in chosen}
+        | {"cpu_s": _cpu_seconds(steps)},
         "panels": _panels(panels, chosen),
         "evaluations": _evaluations(run.events),
-        "warm_up": {
-            "step": [event.get("step") for event in warm],
-            "loss": [event.get("loss") for event in warm],
-        },
+        "warm_up": {name: [event.get(name) for event in warm] for name in ("step", "loss")},
         "happened": _happened(run),
     }
 
 
 def _panels(panels: Mapping[str, Mapping[str, str]], chosen: list[str]) -> list[dict[str, Any]]:
-    found = [
-        {
-            "title": title,
-            "series": [{"name": n, "label": label} for n, label in of.items() if n in chosen],
-        }
-        for title, of in panels.items()
-    ]
-    found += [
-        {
-            "title": name.removeprefix("batch/"),
-            "series": [{"name": name, "label": name.rpartition("/")[2]}],
-        }
-        for name in chosen
-        if name.startswith("batch/outcome/")
-    ]
-    sources = [name for name in chosen if name.startswith("batch/source/")]
-    if sources:
-        series = [
-            {"name": n, "label": n.removeprefix("batch/source/").removesuffix("/reward")}
-            for n in sources
-        ]
-        found.append({"title": "training reward by source", "series": series})
-    return [panel for panel in found if panel["series"]]
+    found = {title: {n: of[n] for n in of if n in chosen} for title, of in panels.items()}
+    for name in chosen:
+        label = name.split("/", 2)[-1].removesuffix("/reward")
+        if name.startswith("batch/outcome/"):
+            found[name.removeprefix("batch/")] = {name: label}
+        elif name.startswith("batch/source/"):
+            found.setdefault("training reward by source", {})[name] = label
+    series = {t: [{"name": n, "label": of[n]} for n in of] for t, of in found.items()}
+    return [{"title": title, "series": of} for title, of in series.items() if of]
+
+
+def _cpu_seconds(steps: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """The CPU time of all processes of the run up to each step, those before a resume too. None: not measured."""
+    spent, before, found = 0.0, dict[str, float](), list[float | None]()
+    for step in steps:
+        now = {key: value for key, value in step.items() if _PROCESS.fullmatch(key)}
+        spent += sum(
+            now[key] - (old if (old := before.get(key, 0.0)) <= now[key] else 0.0) for key in now
+        )
+        found.append(round(spent, 2) if now else None)
+        before = now
+    return found
 
 
 def _evaluations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from areal_sdk.records import EpisodeSummary, FollowedRun
@@ -20,26 +19,15 @@ EXAMPLES = 5
 BINS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """Episodes of one kind that ended alike."""
-
-    kind: str
-    name: Mapping[str, str]
-    """The text that the members have in common, by field; empty for a group of rare endings."""
-    members: Sequence[EpisodeSummary]
-    """The episodes that were read, oldest first."""
-    num: int
-    """The size of the group; an estimate if only some episodes of its kind were read."""
-    is_estimate: bool
-    num_endings: int
-    is_rare: bool
-    """Whether it joins all groups of its kind that are too small to be shown."""
-    id: str
+JSON = dict[str, Any]
 
 
-def group(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """The groups of failed episodes of `split`, largest first, each with its course over the versions and examples."""
+def group(run: OpenRun, query: Mapping[str, str]) -> JSON:
+    """The groups of failed episodes of `split`, largest first, each with its course over the versions and examples.
+
+    `name` is what the members have in common, by field: nothing for the groups of a kind that are too small to be
+    shown, which are one (`is_rare`). `num` is an estimate if only some episodes of the kind were read.
+    """
     split = split_of(run, query)
     of_split = [one for one in run.episodes if one.split == split]
     failed = _by_kind(of_split)
@@ -54,7 +42,7 @@ def group(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
         "num_groups": len(found),
         "max_read": MAX_READ,
         "versions": [low, high],
-        "groups": [_row(group, low, high) for group in found[:MAX_GROUPS]],
+        "groups": [{**one, **_course(one.pop("members"), low, high)} for one in found[:MAX_GROUPS]],
     }
 
 
@@ -63,8 +51,8 @@ def members_of(run: OpenRun, name: str) -> set[str]:
     split = name.rpartition(":")[0]
     failed = _by_kind([one for one in run.episodes if one.split == split])
     for group in _groups(run, failed, split):
-        if group.id == name:
-            return {one.id for one in group.members}
+        if group["id"] == name:
+            return {one.id for one in group["members"]}
     raise NotThereError(f"no failure group {name!r}: the run went on, so open its failures again")
 
 
@@ -87,21 +75,19 @@ def _by_kind(of_split: Sequence[EpisodeSummary]) -> Mapping[str, list[EpisodeSum
     return found
 
 
-def _groups(
-    run: OpenRun, failed: Mapping[str, Sequence[EpisodeSummary]], split: str
-) -> list[FailureGroup]:
+def _groups(run: OpenRun, failed: Mapping[str, Sequence[EpisodeSummary]], split: str) -> list[JSON]:
     least = RARE * sum(map(len, failed.values()))
     found = [
         group
         for kind, members in failed.items()
         for group in _of_kind(run, kind, members, least=least, split=split)
     ]
-    return sorted(found, key=lambda group: (-group.num, group.kind, group.id))
+    return sorted(found, key=lambda one: (-one["num"], one["kind"], one["id"]))
 
 
 def _of_kind(
     run: OpenRun, kind: str, failed: Sequence[EpisodeSummary], *, least: float, split: str
-) -> list[FailureGroup]:
+) -> list[JSON]:
     read = _drawn(failed)
     by_ending: dict[Ending, list[int]] = defaultdict(list)
     for place, ending in enumerate(endings_of(run, read, run.endings)):
@@ -118,18 +104,11 @@ def _of_kind(
         places = sorted(place for one in endings for place in by_ending[one])
         typical = "rare" if endings is rare else repr(min(counts, key=lambda e: (-counts[e], e)))
         digest = hashlib.blake2b(f"{kind} {typical}".encode(), digest_size=5).hexdigest()
-        found.append(
-            FailureGroup(
-                kind=kind,
-                name={} if endings is rare else in_common(counts),
-                members=[read[place] for place in places],
-                num=round(scale * len(places)),
-                is_estimate=len(read) < len(failed),
-                num_endings=len(endings),
-                is_rare=endings is rare,
-                id=f"{split}:{digest}",
-            )
-        )
+        group = {"kind": kind, "num": round(scale * len(places)), "id": f"{split}:{digest}"}
+        names = {} if endings is rare else in_common(counts)
+        size = {"num_endings": len(endings), "is_estimate": scale > 1.0, "is_rare": endings is rare}
+        members = [read[place] for place in places]
+        found.append({**group, **size, "name": names, "members": members})
     return found
 
 
@@ -142,26 +121,14 @@ def _drawn(failed: Sequence[EpisodeSummary]) -> Sequence[EpisodeSummary]:
     return [failed[place] for place in sorted(drawn)]
 
 
-def _row(group: FailureGroup, low: int, high: int) -> dict[str, Any]:
+def _course(members: Sequence[EpisodeSummary], low: int, high: int) -> JSON:
+    """The members over the versions, and some of them."""
     num_bins = min(BINS, high - low + 1)
-    bins = Counter(
-        ((one.version or 0) - low) * num_bins // (high - low + 1) for one in group.members
-    )
-    examples = group.members[:: max(1, len(group.members) // EXAMPLES)][:EXAMPLES]
-    return {
-        "id": group.id,
-        "kind": group.kind,
-        "name": group.name,
-        "num": group.num,
-        "is_estimate": group.is_estimate,
-        "is_rare": group.is_rare,
-        "num_endings": group.num_endings,
-        "tasks": len({one.task_id for one in group.members}),
-        "over": [bins[n] for n in range(num_bins)],
-        "examples": [
-            {"id": one.id, "reward": one.reward, "version": one.version} for one in examples
-        ],
-    }
+    bins = Counter(((one.version or 0) - low) * num_bins // (high - low + 1) for one in members)
+    examples = members[:: max(1, len(members) // EXAMPLES)][:EXAMPLES]
+    shown = [{name: getattr(one, name) for name in ("id", "reward", "version")} for one in examples]
+    tasks = len({one.task_id for one in members})
+    return {"tasks": tasks, "over": [bins[n] for n in range(num_bins)], "examples": shown}
 
 
 def kind_of(one: EpisodeSummary, worst: float | None) -> str:

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun, wilson
+from areal_sdk.records import LEARNT, EpisodeSummary, FollowedRun, Interval, wilson
+from areal_sdk_traces.arms import difference_of
 from areal_sdk_view.library import NotThereError
 
 FIRST, LAST = "first", "last"
@@ -86,11 +86,7 @@ def _side(side: Evaluation, rates: Sequence[float], before: Sequence[float]) -> 
     """The success of a side on the common tasks, and its difference from `before`, the first side, task by task."""
     episodes = [one for attempts in side.attempts.values() for one in attempts]
     changes = [now - then for now, then in zip(rates, before, strict=False)]
-    return {
-        "run": side.run,
-        "step": side.step,
-        "steps": side.steps,
-        "splits": side.splits,
+    return {name: getattr(side, name) for name in ("run", "step", "steps", "splits")} | {
         "num_tasks": len(side.attempts),
         "num_attempts": len(episodes),
         "num_unscored": sum(one.reward is None for one in episodes),
@@ -104,14 +100,14 @@ def _side(side: Evaluation, rates: Sequence[float], before: Sequence[float]) -> 
 def _row(key: str, sides: Sequence[Evaluation], rates: Sequence[float]) -> dict[str, Any]:
     """One task: the attempts of each side, and the episodes that show best what changed."""
     change = rates[-1] - rates[0]
-    of_sides = []
-    for number, (side, rate) in enumerate(zip(sides, rates, strict=True)):
+    of_sides, intervals = [], list[Interval]()
+    for number, side in enumerate(sides):
         attempts = side.attempts[key]
         scored = _scored(attempts)
         is_better = change < 0 if number == 0 else change > 0
         shown = (max if is_better else min)(scored, key=lambda one: (is_success(one), one.reward))
         num_success = sum(map(is_success, scored))
-        interval = wilson(num_success, len(scored))
+        intervals.append(wilson(num_success, len(scored)))
         of_sides.append(
             {
                 "task": shown.task_id,
@@ -119,15 +115,13 @@ def _row(key: str, sides: Sequence[Evaluation], rates: Sequence[float]) -> dict[
                 "num_success": num_success,
                 "num_unscored": len(attempts) - len(scored),
                 "reward": fmean(one.reward or 0.0 for one in scored),
-                "value": rate,
-                "low": interval.low,
-                "high": interval.high,
+                **asdict(intervals[-1]),
                 "episode": shown.id,
             }
         )
     return {
         "task": of_sides[0]["task"],
-        "change": {"value": change, **_of_difference(of_sides[0], of_sides[-1])},
+        "change": asdict(difference_of(intervals[-1], intervals[0])),
         "sides": of_sides,
     }
 
@@ -163,11 +157,3 @@ def mean_of(values: Sequence[float], *, low: float, high: float) -> dict[str, fl
         drawn = np.random.default_rng(0).multinomial(num, counts / num, size=NUM_RESAMPLES)
         below, above = np.quantile(drawn @ kinds / num, (0.025, 0.975))
     return {"value": mean, "low": float(below), "high": float(above)}
-
-
-def _of_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
-    """The interval of the difference of two shares of attempts, from their Wilson intervals (Newcombe)."""
-    change = other["value"] - one["value"]
-    below = sqrt((other["value"] - other["low"]) ** 2 + (one["high"] - one["value"]) ** 2)
-    above = sqrt((other["high"] - other["value"]) ** 2 + (one["value"] - one["low"]) ** 2)
-    return {"low": change - below, "high": change + above}

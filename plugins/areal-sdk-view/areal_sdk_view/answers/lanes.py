@@ -1,72 +1,134 @@
-"""Agents, trainer and engine on one clock, as far as the records have times."""
+"""Trainer, publisher, engine, gate and agents on one clock, as far as the records have times."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
+from math import isfinite
 from typing import Any
 
+import numpy as np
+
+from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary, FollowedRun
+
+JSON = dict[str, Any]
+Span = tuple[float, float]
+"""Begin and end, Unix times."""
 
 MAX_BARS = 4000
 """Episodes in one answer: the newest of the window."""
+MAX_READ = 400
+"""Episodes whose calls of the model are read; of more, an even draw stands for all."""
+NUM_BINS = 240
+"""Parts of the window in which calls and episodes are counted."""
+STEPS_SHOWN, MOST_S, LONGEST_S = 8, 600.0, 1e10
+"""Default window: the newest steps, and no more seconds than these. The longest window."""
+OF_STEP = ("wait", "step", "publish")
 
 
-def lanes(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """`until`: Unix time, default the newest step. `seconds`: length of the window."""
-    steps = [event for event in run.events if event["kind"] == "step"]
-    newest = max(
-        [*(e["time"] for e in steps[-1:]), *(one.time for one in run.episodes[-1:])], default=0.0
-    )
-    oldest = min(
-        [*(e["time"] for e in steps[:1]), *(one.time for one in run.episodes[:1])], default=0.0
-    )
+def lanes(run: FollowedRun, query: Mapping[str, str]) -> JSON:
+    """`until`: Unix time, default the newest record. `seconds`: length of the window."""
+    steps, episodes = steps_of(run), run.episodes
+    spans = [_span(one) for one in (*episodes[:1], *episodes[-1:])]
+    spans += [(one["begin"], one["end"]) for one in of_steps([*steps[:1], *steps[-1:]])]
+    oldest, newest = min(spans, default=(0.0,))[0], max((end for _, end in spans), default=0.0)
+    shown = min((bar["begin"] for bar in of_steps(steps[-STEPS_SHOWN:])), default=oldest)
     until = float(query.get("until") or newest)
-    seconds = float(query.get("seconds") or 10.0)
-    since = until - seconds
-    inside = [
-        one for one in run.episodes if since < one.time and one.time - one.duration_s <= until
-    ]
+    length = float(query.get("seconds") or min(MOST_S, newest - shown) or 10.0)
+    if not isfinite(until) or not 0.0 < length < LONGEST_S:
+        raise ValueError(f"until = {until}, seconds = {length}: give a moment and a length")
+    window = until - length, until
+    inside = [one for one in episodes if _meets(_span(one), window)]
     return {
         "range": [oldest, newest],
-        "since": since,
+        "since": until - length,
         "until": until,
         "agents": _slots(inside[-MAX_BARS:]),
         "num_left_out": max(0, len(inside) - MAX_BARS),
-        "trainer": [
-            bar
-            for event in steps
-            for bar in _of_step(event)
-            if bar["end"] > since and bar["begin"] < until
-        ],
-        "measured": [
-            {"time": event["time"], "text": f"evaluation {event.get('name')}"}
-            for event in run.events
-            if event["kind"] == "eval" and since <= event["time"] <= until
-        ],
+        "bars": [bar for bar in of_steps(steps) if _meets((bar["begin"], bar["end"]), window)],
+        "engine": _calls(run, inside, window),
+        "gate": _gate(run, inside, window, max((e["time"] for e in steps), default=0)),
+        "measured": [event["time"] for event in run.events if event["kind"] == "eval"],
     }
 
 
-def _of_step(event: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a step, back from its end: waiting, computing, publishing."""
-    end, found = float(event["time"]), []
-    parts = (
-        ("publish", event.get("train/publish_s")),
-        ("step", event.get("train/step_s")),
-        ("wait", event.get("batch/waited_s")),
-    )
-    for kind, length in parts:
-        if length:
-            found.append({"kind": kind, "begin": end - length, "end": end, "step": event["step"]})
-            end -= length
-    return found[::-1]
+def steps_of(run: FollowedRun) -> list[JSON]:
+    """The events of the steps; of a step that a resume repeated, the last one."""
+    steps = {event["step"]: event for event in run.events if event["kind"] == "step"}
+    return [steps[number] for number in sorted(steps)]
 
 
-def _slots(episodes: list[EpisodeSummary]) -> list[list[dict[str, Any]]]:
+def of_steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[JSON]:
+    """The parts of each step, back from its end: waiting, computing, publishing. While the next one begins, the engine
+    takes the weights; how long is in the event of the next."""
+    for event, after in pairwise([*steps, {}]):
+        end = float(event["time"])
+        lengths = [event.get(f"train/{part}_s") or 0.0 for part in ("step", "publish")]
+        begin = end - sum(lengths)
+        edges = (begin - (event.get("batch/waited_s") or 0.0), begin, begin + lengths[0], end)
+        parts = [*zip(OF_STEP, pairwise(edges), strict=True)]
+        taken = end, end + (after.get("engine_update_s") or 0.0)
+        for kind, (first, last) in [*parts, ("update", taken)]:
+            if last > first:
+                yield {"kind": kind, "begin": first, "end": last, "step": event["step"]}
+
+
+def _calls(run: FollowedRun, inside: Sequence[EpisodeSummary], window: Span) -> JSON:
+    """The calls that the engine has at a time: those that wait or are read, and those that are answered."""
+    read = inside[:: -(-len(inside) // MAX_READ) or 1]
+    waiting, answered = list[Span](), list[Span]()
+    for one in read:
+        try:
+            turns = run.record(one).episode.turns
+        except ArealError:
+            continue  # `run.keep_episodes` deleted it, or it is damaged
+        for turn in turns:
+            begin = _span(one)[0] + turn.began_s
+            first, end = begin + turn.first_token_s, begin + turn.duration_s
+            waiting.append((begin, min(first, end)))
+            answered.append((min(first, end), end))
+    scale = len(inside) / max(1, len(read))
+    counts = {"waiting": _at_once(waiting, window), "answered": _at_once(answered, window)}
+    scaled = {name: [round(scale * num, 2) for num in column] for name, column in counts.items()}
+    return {**scaled, "is_estimate": scale > 1.0}
+
+
+def _gate(run: FollowedRun, inside: Iterable[EpisodeSummary], window: Span, ended: float) -> JSON:
+    """The training episodes that run at a time, and the places that the gate keeps empty up to the last step: more
+    episodes would be too old. None are kept where callers start them."""
+    config = run.run_dir.read_config()
+    is_called = bool((config.get("serve") or {}).get("learn"))
+    most = 0 if is_called else (config.get("rollout") or {}).get("max_inflight") or 0
+    began = next((_span(one)[0] for one in run.episodes if one.split == "train"), ended)
+    running = _at_once([_span(one) for one in inside if one.split == "train"], window)
+    times = np.linspace(*window, NUM_BINS, endpoint=False)
+    held = [max(0.0, most - n) * (began < at < ended) for at, n in zip(times, running, strict=True)]
+    return {"running": running, "held": held, "most": most}
+
+
+def _at_once(spans: Sequence[Span], window: Span) -> list[float]:
+    """The mean number of spans at a time, in each part of the window."""
+    edges = np.linspace(*window, NUM_BINS + 1)
+    begin, end = np.array(spans, np.float64).reshape(-1, 2).T
+    lasted = [np.maximum(edges[:, None] - side, 0.0).sum(axis=1) for side in (begin, end)]
+    counts = np.diff(lasted[0] - lasted[1]) * NUM_BINS / (window[1] - window[0])
+    return [round(float(one), 2) for one in counts]
+
+
+def _span(one: EpisodeSummary) -> Span:
+    return one.time - one.duration_s, one.time
+
+
+def _meets(span: Span, window: Span) -> bool:
+    return span[1] > window[0] and span[0] <= window[1]
+
+
+def _slots(episodes: Sequence[EpisodeSummary]) -> list[list[JSON]]:
     """Rows of episodes that do not overlap: each takes the lowest row that is free when it begins."""
-    rows: list[list[dict[str, Any]]] = []
+    rows: list[list[JSON]] = []
     busy: list[tuple[float, int]] = []
     free: list[int] = []
-    for one in sorted(episodes, key=lambda one: one.time - one.duration_s):
-        begin = one.time - one.duration_s
+    for begin, one in sorted(((_span(one)[0], one) for one in episodes), key=lambda pair: pair[0]):
         while busy and busy[0][0] <= begin + 1e-6:
             heappush(free, heappop(busy)[1])
         if free:
@@ -75,15 +137,6 @@ def _slots(episodes: list[EpisodeSummary]) -> list[list[dict[str, Any]]]:
             row = len(rows)
             rows.append([])
         heappush(busy, (one.time, row))
-        rows[row].append(
-            {
-                "id": one.id,
-                "begin": begin,
-                "end": one.time,
-                "version": one.version,
-                "reward": one.reward,
-                "dropped": one.dropped,
-                "split": one.split,
-            }
-        )
+        of = {name: getattr(one, name) for name in ("id", "version", "reward", "dropped", "split")}
+        rows[row].append({**of, "begin": begin, "end": one.time})
     return rows

@@ -1,11 +1,15 @@
-"""One run: its line in the list, settings, verdict, notices, ledger, and the splits of its episodes."""
+"""One run: its line in the list, settings, verdict, ledger; its faults, and the logs of its processes."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.records import FollowedRun, overview_of
+from areal_sdk_view.library import NotThereError
 from areal_sdk_view.notes import read_note
+
+_OF_VERDICT = ("missing", "figures", "cure")
+LOG_PART = 100_000
+"""Bytes of a log in one answer."""
 
 
 def why(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
@@ -15,17 +19,12 @@ def why(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     run_dir = run.run_dir
-    overview = overview_of(run_dir.path)
-    verdict = run.verdict()
-    live = run_dir.read_live()
-    splits = Counter(one.split for one in run.episodes)
+    verdict, live = run.verdict(), run_dir.read_live()
     return {
-        "overview": None if overview is None else overview.to_json(),
+        "overview": (about := overview_of(run_dir.path)) and about.to_json(),
         "settings": run_dir.read_config(),
         "plugins": run_dir.read_plugins(),
-        "verdict": None
-        if verdict is None
-        else {"missing": verdict.missing, "figures": verdict.figures, "cure": verdict.cure},
+        "verdict": verdict and {name: getattr(verdict, name) for name in _OF_VERDICT},
         "note": read_note(run_dir.path),
         "ledger": run_dir.read_ledger(),
         "is_running": run_dir.is_in_use(),
@@ -33,7 +32,23 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "waits": (live or {}).get("waits", []),
         "num_episodes": len(run.episodes),
         "num_unreadable": run.num_unreadable,
-        "splits": dict(splits),
-        "dropped": Counter(str(one.dropped) for one in run.episodes if one.dropped),
-        "logs": sorted(path.name for path in run_dir.logs.glob("*.log")),
     }
+
+
+def logs(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
+    """The end of the log `name`, up to byte `until`, and the size of each log. Without a name the newest."""
+    found = sorted(run.run_dir.logs.glob("*.log"))
+    files = {one.name: one for one in found if one.is_file() and not one.is_symlink()}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    newest = max(files, key=lambda one: (sizes[one] > 0, files[one].stat().st_mtime_ns), default="")
+    name = query.get("name") or newest
+    if name and name not in files:
+        raise NotThereError(f"no log {name!r} in this run")
+    until = min(int(query.get("until") or sizes.get(name, 0)), sizes.get(name, 0))
+    since = max(0, until - LOG_PART)
+    text = b""
+    if name:
+        with files[name].open("rb") as file:
+            file.seek(since)
+            text = file.read(max(0, until - since))
+    return {"sizes": sizes, "name": name, "since": since, "text": text.decode(errors="replace")}

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.records import EpisodeRecord
+from areal_sdk_traces.copies import copy_of
 from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, aligned, columns_of
 from areal_sdk_view.answers.episodes import row_of
 from areal_sdk_view.answers.messages import conversation, cut
@@ -18,6 +19,11 @@ JSON = dict[str, Any]
 
 TEXT_PART = 200_000
 """Characters of a long text in one answer."""
+_OF_TURN = (
+    *("num_prompt", "num_cached", "finish_reason", "parent", "fork", "excluded"),
+    *("began_s", "first_token_s", "duration_s"),
+)
+_OF_OUTCOME = ("kind", "reward", "turn_rewards", "success", "error")
 
 
 def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
@@ -25,19 +31,15 @@ def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
     record = run.episode(query.get("id", ""))
     episode, summary = record.episode, run.find(query["id"])
     assert summary is not None
-    messages = conversation(episode)
+    messages, outcome = conversation(episode), episode.outcome
     return {
         "summary": row_of(summary),
         "task": {"id": episode.task.id, "data": cut({"text": _json(episode.task.data)})},
-        "outcome": {
-            "kind": episode.outcome.kind,
-            "reward": episode.outcome.reward,
-            "turn_rewards": episode.outcome.turn_rewards,
-            "success": episode.outcome.success,
-            "metrics": dict(episode.outcome.metrics),
-            "error": episode.outcome.error,
-            "message": episode.outcome.message[:TEXT_PART],
-            "trace": episode.outcome.trace[:TEXT_PART],
+        "outcome": {name: getattr(outcome, name) for name in _OF_OUTCOME}
+        | {
+            "metrics": dict(outcome.metrics),
+            "message": outcome.message[:TEXT_PART],
+            "trace": outcome.trace[:TEXT_PART],
         },
         "truncated": episode.truncated,
         "attempt": episode.attempt,
@@ -60,6 +62,15 @@ def read_text(run: OpenRun, query: Mapping[str, str]) -> JSON:
         raise NotThereError(f"message {message} has no text {block}") from None
     start = int(query.get("start") or 0)
     return {"text": text[start : start + TEXT_PART], "length": len(text)}
+
+
+def copy(run: OpenRun, query: Mapping[str, str]) -> JSON:
+    """The text of the episode `id` in the form `as`, and of its turn `turn` where the form is one of turns."""
+    record, turn = run.episode(query.get("id", "")), int(query.get("turn") or 0)
+    if turn and not 0 <= turn < len(record.episode.turns):
+        raise NotThereError(f"episode {record.episode.id!r} has no turn {turn}")
+    name, settings = run.run_dir.path.resolve().name, run.run_dir.read_config()
+    return {"text": copy_of(record, query.get("as", ""), run=name, settings=settings, turn=turn)}
 
 
 def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
@@ -99,20 +110,8 @@ def _turn(record: EpisodeRecord, index: int) -> JSON:
     turn = record.episode.turns[index]
     credit = record.credit.by_turn if record.credit is not None else ()
     rewards = record.episode.outcome.turn_rewards
-    return {
-        "num_prompt": turn.num_prompt,
-        "num_new": len(turn.new_tokens),
-        "num_cached": turn.num_cached,
+    return {name: getattr(turn, name) for name in _OF_TURN} | {
         "num_output": len(turn.output_tokens),
-        "temperature": turn.temperature,
-        "finish_reason": turn.finish_reason,
-        "parent": turn.parent,
-        "fork": turn.fork,
-        "excluded": turn.excluded,
-        "versions": [min(turn.versions), max(turn.versions)] if turn.versions else [],
-        "began_s": turn.began_s,
-        "first_token_s": turn.first_token_s,
-        "duration_s": turn.duration_s,
         "advantage": credit[index] if index < len(credit) else None,
         "reward": rewards[index] if index < len(rewards) else None,
     }

@@ -1,13 +1,14 @@
 // The horizontal axes of curves: a step, and what had been spent by then.
 
-export const AXES = { step: "step", episodes: "episodes", tokens: "tokens", hours: "hours" };
+export const AXES = { step: "step", episodes: "episodes", tokens: "tokens", hours: "hours", cpu: "CPU hours" };
 
-/** The values of an axis, one a step. Episodes and sampled tokens add up; hours are of the clock. */
+/** The values of an axis, one a step. Episodes and sampled tokens add up; hours are of the clock, CPU hours of all processes. */
 export function axis(name, columns) {
   if (name === "hours") {
     const begin = columns.time[0] - (columns.train_seconds?.[0] ?? 0);
     return columns.time.map((time) => (time - begin) / 3600);
   }
+  if (name === "cpu") return columns.step.map((_, n) => (columns.cpu_s[n] === null ? null : columns.cpu_s[n] / 3600));
   if (name === "episodes" || name === "tokens") {
     let sum = 0;
     return columns.step.map((_, n) => {

@@ -31,6 +31,12 @@ export const sequential = (share, hue = 275) => (share === null || share === und
 /** One colour a version, neighbours far apart, the order still to be seen. */
 export const version = (value) => (value === null || value === undefined ? "transparent" : mixed([208, 40, 275, 12][value % 4], 70, 0.35 + 0.5 * ((value % 8) / 8)));
 
+/** The lowest and the highest reward of rows with rewards, 0 and 1 at least. */
+export function rewardRange(rows) {
+  const known = rows.map((one) => one.reward).filter((value) => value !== null);
+  return [Math.min(0, ...known), Math.max(1, ...known)];
+}
+
 /** The colour of a reward between the lowest and the highest. */
 export function reward(value, low, high) {
   if (value === null || value === undefined) return "transparent";

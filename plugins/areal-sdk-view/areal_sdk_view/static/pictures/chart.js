@@ -183,7 +183,7 @@ function axes(pen, box, xLabel) {
     pen.fillText(number(y), PAD.left - 6, at);
   }
   pen.textBaseline = "alphabetic";
-  const columns = ticks(box.x0, box.x1, box.width / 110);
+  const columns = ticks(box.x0, box.x1, box.width / 80);
   for (const x of columns) {
     pen.textAlign = x === columns.at(-1) && box.x(x) > box.width - 30 ? "right" : "center";
     pen.fillText(number(x, 4), box.x(x), box.height - 5);

@@ -5,12 +5,15 @@ import { AXES, axis, placeOf } from "../parts/axes.js";
 import { chart } from "../pictures/chart.js";
 import { series } from "../parts/colours.js";
 import { h, link, replace } from "../parts/dom.js";
-import { beside } from "./beside.js";
-import { evaluations } from "./evaluations.js";
+import { measuredLine } from "./curves.js";
+import { beside, evaluations } from "./evaluations.js";
 import { change, href, parse } from "../parts/route.js";
 import { number } from "../parts/words.js";
 
 const HEIGHT = 190;
+/** With the colours they tell 24 runs apart. */
+const DASHES = [[], [5, 3], [2, 3], [9, 3, 2, 3], [12, 4], [4, 8]];
+const dash = (n) => DASHES[(n >> 2) % DASHES.length];
 const PLACES = { tasks: evaluations, episodes: beside };
 
 export async function compare(root, [place], query) {
@@ -27,7 +30,7 @@ export async function compare(root, [place], query) {
     const common = { xLabel: AXES[over], height: HEIGHT };
     const titles = [...new Set(events.flatMap((one) => one.panels.flatMap((panel) => panel.series.map((part) => part.name))))];
     const label = new Map(events.flatMap((one) => one.panels.flatMap((panel) => panel.series.map((part) => [part.name, panel.series.length > 1 ? `${panel.title}: ${part.label}` : panel.title]))));
-    charts = [...held(events, places, common), ...titles.map((title) => chart({ ...common, smooth, title: label.get(title), lines: events.map((one, n) => ({ label: names[n], colour: series(n), dash: n >= 4 ? [5, 3] : [], points: (one.columns[title] ?? []).map((y, k) => [places[n][k], y]) })).filter((line) => line.points.length) }))];
+    charts = [...held(events, places, common), ...titles.map((title) => chart({ ...common, smooth, title: label.get(title), lines: events.map((one, n) => ({ label: names[n], colour: series(n), dash: dash(n), points: (one.columns[title] ?? []).map((y, k) => [places[n][k], y]).filter(([x]) => x !== null) })).filter((line) => line.points.length) }))];
     const choice = (name, values, text) => h("label", {}, text, h("select", { "aria-label": text, onchange: (event) => { change({ [name]: event.target.value }, { silent: true }); draw(); } }, Object.entries(values).map(([value, shown]) => h("option", { value, selected: (state.get(name) ?? Object.keys(values)[0]) === value }, shown))));
     const figures = [...new Set(names.flatMap((name) => Object.keys(answer.figures[name])))];
     const head = h("tr", {}, h("td"), names.map((name, n) => h("th", {}, h("span", { class: "bar", style: { width: "12px", background: series(n) } }), link(href(["run", name]), name))));
@@ -43,16 +46,13 @@ export async function compare(root, [place], query) {
   draw();
   const axes = Object.keys(AXES);
   return {
-    keys: { x: ["over steps, episodes, tokens, hours", () => { const now = parse().query.get("axis") ?? "step"; change({ axis: axes[(axes.indexOf(now) + 1) % axes.length] }, { silent: true }); draw(); }] },
+    keys: { x: ["over steps, episodes, tokens, hours, CPU", () => { const now = parse().query.get("axis") ?? "step"; change({ axis: axes[(axes.indexOf(now) + 1) % axes.length] }, { silent: true }); draw(); }] },
     close: () => charts.forEach((one) => one.forget()),
   };
 
   function held(all, places, common) {
-    const lines = all.map((one, n) => {
-      const place = placeOf(one.columns.step, places[n]);
-      const rows = one.evaluations.filter((row) => row.success !== undefined && row.success !== null);
-      return { label: names[n], colour: series(n), dots: true, points: rows.map((row) => [place(row.step), row.success]), band: rows.filter((row) => "success_low" in row).map((row) => [place(row.step), row.success_low, row.success_high]) };
-    }).filter((line) => line.points.length);
+    const known = all.map((one) => one.evaluations.filter((row) => row.success !== undefined && row.success !== null));
+    const lines = known.map((rows, n) => ({ label: names[n], colour: series(n), dash: dash(n), ...measuredLine(rows, "success", placeOf(all[n].columns.step, places[n])) })).filter((line) => line.points.length);
     return lines.length ? [chart({ ...common, title: "held-out success, with intervals", lines })] : [];
   }
 }

@@ -28,26 +28,22 @@ export async function curves(root, { run, about, query }) {
     const marks = events.happened.map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(QUIET.includes(one.kind) ? "dim" : "bad"), faint: QUIET.includes(one.kind) }));
     const common = { events: marks, xLabel: AXES[state.axis], smooth: state.smooth, range: state.range, log: state.log, onZoom: zoom };
     const points = (name) => (columns[name] ?? []).map((y, n) => [xs[n], y]).filter(([x]) => x !== null);
-    const panel = ({ title, series: parts }, height) => chart({ ...common, title, height, href: href(["run", run, "curves"], { ...Object.fromEntries(parse().query), panel: title }), lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name) })) });
-    const held = measured(events.evaluations, place, { ...common, range: state.range ?? [0, xs.at(-1) ?? 1] });
-    const first = events.panels.filter((one) => FIRST.includes(one.title)).map((one) => panel(one, 230));
-    const more = events.names.filter((name) => asked.names && name in columns && !events.panels.some((one) => one.series.some((part) => part.name === name)))
-      .map((name) => panel({ title: name, series: [{ name, label: name.split("/").at(-1) }] }, 140));
-    const rest = [...events.panels.filter((one) => !FIRST.includes(one.title)).map((one) => panel(one, 140)), ...warmUp(events.warm_up), ...more];
-    charts = [...held, ...first, ...rest];
-    const single = state.panel ? charts.find((one) => one.querySelector("h2")?.textContent === state.panel) : null;
-    if (single) {
-      single.querySelector("canvas").style.height = "60vh";
-      const wide = events.panels.find((one) => one.title === state.panel);
-      charts = wide ? [panel(wide, Math.round(innerHeight * 0.6))] : [single];
-      replace(root, tools(state), h("div", { class: "panel" }, charts), h("p", {}, h("a", { href: href(["run", run, "curves"]) }, "all curves")));
+    const isExtra = (name) => asked.names && name in columns && !events.panels.some((one) => one.series.some((part) => part.name === name));
+    const panels = [...events.panels, ...events.names.filter(isExtra).map((name) => ({ title: name, series: [{ name, label: name.split("/").at(-1) }] }))];
+    const described = [...measured(events.evaluations, place, { smooth: 0, range: state.range ?? [0, xs.at(-1) ?? 1] }),
+      ...panels.map(({ title, series: parts }) => ({ title, height: FIRST.includes(title) ? 230 : 140, lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name) })) })),
+      ...warmUp(events.warm_up)].filter((one) => !state.panel || one.title === state.panel);
+    charts = described.map((one) => chart({ ...common, href: href(["run", run, "curves"], { ...Object.fromEntries(parse().query), panel: one.title }), ...one, ...(state.panel ? { height: Math.round(innerHeight * 0.6) } : {}) }));
+    const framed = (isFirst) => charts.filter((_, n) => (described[n].height > 140) === isFirst).map((one) => h("div", { class: "panel" }, one));
+    if (state.panel) {
+      replace(root, tools(state), charts.map((one) => h("div", { class: "panel" }, one)), h("p", {}, link(href(["run", run, "curves"]), "all curves")));
       return;
     }
+    const begun = columns.step?.length ? null : h("p", { class: "panel dim" }, "No step is made yet: curves begin with the first one.");
     replace(root, tools(state),
-      h("div", { class: "two" }, h("div", {}, [...held, ...first].map((one) => h("div", { class: "panel" }, one)), notices(events.happened)),
+      h("div", { class: "two" }, h("div", {}, begun, framed(true), notices(events.happened)),
         h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), look(run, striking))),
-      columns.step?.length ? null : h("p", { class: "panel dim" }, "No step is made yet: curves begin with the first one."),
-      h("div", { class: "grid" }, rest.map((one) => h("div", { class: "panel" }, one))));
+      h("div", { class: "grid" }, framed(false)));
   }
 
   function tools(state) {
@@ -74,7 +70,7 @@ export async function curves(root, { run, about, query }) {
 
   draw();
   return {
-    keys: { x: ["over steps, episodes, tokens, hours", cycle("axis", Object.keys(AXES))], s: ["smoothing", cycle("smooth", ["0", "0.6", "0.9"])], "/": ["find a metric", () => root.querySelector("input").focus()], z: ["all steps", () => zoom()] },
+    keys: { x: ["over steps, episodes, tokens, hours, CPU", cycle("axis", Object.keys(AXES))], s: ["smoothing", cycle("smooth", ["0", "0.6", "0.9"])], "/": ["find a metric", () => root.querySelector("input").focus()], z: ["all steps", () => zoom()] },
     close: () => charts.forEach((one) => one.forget()),
     refresh: async (fresh) => { about = fresh; events = await ofRun(run, "events", asked); draw(); },
   };
@@ -90,20 +86,23 @@ function readState() {
 
 /** Held-out success, reward and loss, each split a line with its interval. */
 function measured(evaluations, place, common) {
-  return ["success", "reward", "loss"].map((measure) => {
-    const splits = [...new Set(evaluations.filter((row) => row[measure] !== undefined && row[measure] !== null).map((row) => row.split ?? "eval"))];
-    if (!splits.length || (measure === "reward" && evaluations.every((row) => row.reward === row.success))) return null;
-    const lines = splits.map((split) => {
-      const rows = evaluations.filter((row) => (row.split ?? "eval") === split && row[measure] !== undefined && row[measure] !== null);
-      return { label: split, dots: true, points: rows.map((row) => [place(row.step), row[measure]]), band: rows.filter((row) => `${measure}_low` in row).map((row) => [place(row.step), row[`${measure}_low`], row[`${measure}_high`]]) };
-    });
-    return chart({ ...common, smooth: 0, title: `held-out ${measure}`, height: 170, lines });
-  }).filter(Boolean);
+  return ["success", "reward", "loss"].flatMap((measure) => {
+    const known = evaluations.filter((row) => row[measure] !== undefined && row[measure] !== null);
+    if (!known.length || (measure === "reward" && evaluations.every((row) => row.reward === row.success))) return [];
+    const lines = [...new Set(known.map((row) => row.split ?? "eval"))].map((split) => ({ label: split, ...measuredLine(known.filter((row) => (row.split ?? "eval") === split), measure, place) }));
+    return [{ ...common, title: `held-out ${measure}`, height: 170, lines }];
+  });
+}
+
+/** The points of evaluations, with intervals where they have one. */
+export function measuredLine(rows, measure, place) {
+  const [low, high] = [`${measure}_low`, `${measure}_high`];
+  return { dots: true, points: rows.map((row) => [place(row.step), row[measure]]), band: rows.filter((row) => low in row).map((row) => [place(row.step), row[low], row[high]]) };
 }
 
 function warmUp({ step, loss }) {
   if (!step.length) return [];
-  return [chart({ title: "loss of the supervised warm-up", height: 140, lines: [{ label: "loss", colour: series(6), points: step.map((at, n) => [at, loss[n]]) }] })];
+  return [{ title: "loss of the supervised warm-up", height: 140, events: [], range: null, xLabel: "step of the warm-up", lines: [{ label: "loss", colour: series(6), points: step.map((at, n) => [at, loss[n]]) }] }];
 }
 
 function now(about) {

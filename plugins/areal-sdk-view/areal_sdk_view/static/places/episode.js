@@ -1,7 +1,7 @@
 // One episode: verdict, siblings, conversation, times, and its tokens.
 
 import { isExported, ofRun } from "../parts/api.js";
-import { colour, reward as rewardColour } from "../parts/colours.js";
+import { colour, reward as rewardColour, rewardRange } from "../parts/colours.js";
 import { conversation } from "../pictures/conversation.js";
 import { copy, h, link, replace, say } from "../parts/dom.js";
 import { fate } from "./episodes.js";
@@ -69,8 +69,7 @@ export function verdict(one) {
 /** The attempts of the group as a row of rewards. */
 function others(run, order, id) {
   if (order.length < 2) return null;
-  const rewards = order.map((one) => one.reward).filter((value) => value !== null);
-  const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+  const [low, high] = rewardRange(order);
   return h("div", { class: "tools", role: "navigation", "aria-label": "Siblings" }, h("span", { class: "dim" }, "siblings"),
     order.slice(0, 64).map((one) => h("a", { class: "chip pill", href: href(["run", run, "episode", one.id]), "aria-current": String(one.id === id), style: { background: rewardColour(one.reward, low, high), color: colour("ink") }, title: one.id }, one.reward === null ? "–" : number(one.reward), one.advantage === null ? "" : ` (${signed(one.advantage)})`)));
 }

@@ -1,7 +1,7 @@
 // The table of episodes: conditions, full text, orders.
 
 import { isExported, ofRun } from "../parts/api.js";
-import { colour, reward as rewardColour } from "../parts/colours.js";
+import { colour, reward as rewardColour, rewardRange } from "../parts/colours.js";
 import { h, link, replace } from "../parts/dom.js";
 import { change, go, href, parse } from "../parts/route.js";
 import { rows } from "../parts/table.js";
@@ -54,8 +54,7 @@ export async function episodes(root, { run, query }) {
     const isWhole = state.text ? last.scanned >= last.found : shown.length >= last.found;
     replace(told, state.text ? `${count(shown.length)} found in ${count(last.scanned)} of ${count(last.found)}${isWhole ? "" : " …"}` : `${count(last.found)} of ${count(last.total)}`);
     more.hidden = isWhole;
-    const rewards = shown.map((one) => one.reward).filter((value) => value !== null);
-    const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+    const [low, high] = rewardRange(shown);
     replace(body, shown.map((one) => h("tr", { "data-id": one.id },
       h("td", { class: "num" }, h("span", { class: "bar", style: { width: `${one.reward === null ? 0 : Math.round(3 + (36 * (one.reward - low)) / (high - low))}px`, background: rewardColour(one.reward, low, high) } }), number(one.reward)),
       h("td", { class: "num", style: { color: colour(one.advantage < 0 ? "bad" : "good") } }, one.advantage === null ? "" : signed(one.advantage)),

@@ -1,11 +1,13 @@
-// Evaluations side by side, task by task: the tasks that changed most come first.
+// Evaluations side by side, task by task: the tasks that changed most come first. Episodes of a task side by side.
 
-import { get } from "../parts/api.js";
+import { get, ofRun } from "../parts/api.js";
 import { colour, series } from "../parts/colours.js";
+import { conversation } from "../pictures/conversation.js";
 import { h, link, replace } from "../parts/dom.js";
+import { verdict } from "./episode.js";
 import { go, href } from "../parts/route.js";
 import { rows } from "../parts/table.js";
-import { count, counted, percent, signed } from "../parts/words.js";
+import { count, counted, percent, seconds, signed } from "../parts/words.js";
 
 export async function evaluations(root, query) {
   const runs = query.getAll("run");
@@ -49,3 +51,15 @@ const mark = (n) => h("span", { class: "bar", style: { width: "12px", background
 const points = (change) => signed(Math.round(100 * change));
 
 const interval = ({ low, high }, said) => h("span", { class: "dim" }, ` ${said(low)} to ${said(high)}`);
+
+/** Episodes of any runs: verdicts and conversations. */
+export async function beside(root, query) {
+  const runs = query.getAll("run");
+  const found = await Promise.all(query.getAll("episode").map((id, n) => ofRun(runs[n], "episode", { id })));
+  replace(root, h("div", { class: "head" }, h("h1", {}, "Episodes side by side")), h("div", { class: "beside" }, found.map((one, n) => h("section", { class: "panel", "aria-label": `Episode ${n + 1}` },
+    h("div", { class: "head" }, h("h2", {}, link(href(["run", runs[n], "episode", one.summary.id]), one.summary.id)), verdict(one)),
+    h("div", { class: "facts" }, h("span", {}, "run ", link(href(["run", runs[n]]), runs[n])), h("span", {}, "task ", link(href(["run", runs[n], "task", one.task.id], { split: one.summary.split }), one.task.id)),
+      h("span", {}, `version ${one.summary.version ?? "–"}`), h("span", {}, counted(one.summary.num_turns, "turn")), h("span", {}, seconds(one.summary.duration_s))),
+    one.outcome.message ? h("p", { class: "problem" }, one.outcome.message) : null,
+    conversation(runs[n], one).element))));
+}

@@ -7,6 +7,7 @@ import { episode } from "./episode.js";
 import { episodes } from "./episodes.js";
 import { failures } from "./failures.js";
 import { lanes } from "./lanes.js";
+import { logs } from "./logs.js";
 import { editNote, noteOf } from "../parts/note.js";
 import { go, href } from "../parts/route.js";
 import { settings } from "./settings.js";
@@ -15,9 +16,12 @@ import { task, tasks } from "./tasks.js";
 import { why } from "./why.js";
 import { ago, count, moment, number } from "../parts/words.js";
 
-const TABS = { curves, episodes, tasks, failures, lanes, settings, why };
+const TABS = { curves, episodes, tasks, failures, lanes, settings, why, logs };
 const PLACES = { ...TABS, episode, group: siblings, task };
 const TAB_OF = { episode: "episodes", group: "episodes", task: "tasks" };
+
+/** The tabs of a run. An exported page has no logs. */
+const tabsOf = () => Object.keys(TABS).filter((tab) => tab !== "logs" || !isExported());
 
 /** The run of the last place. It changes when its files do, and then the stream says so. */
 let known = null;
@@ -37,7 +41,7 @@ export async function run(root, [name, place = "curves", ...rest], query) {
   function draw() {
     const { overview, verdict } = about;
     const held = overview.held_out;
-    const tabs = h("nav", { class: "tabs", "aria-label": "Views of the run" }, Object.keys(TABS).map((tab, n) =>
+    const tabs = h("nav", { class: "tabs", "aria-label": "Views of the run" }, tabsOf().map((tab, n) =>
       h("a", { href: href(["run", name, tab]), "aria-current": (TAB_OF[place] ?? place) === tab ? "page" : null }, tab, h("kbd", {}, n + 1))));
     if (place in TAB_OF) return replace(head, tabs); // the bar above names the run
     return replace(head,
@@ -62,7 +66,7 @@ export async function run(root, [name, place = "curves", ...rest], query) {
 
   draw();
   const inner = (await PLACES[place](body, { run: name, about, rest, query })) ?? {};
-  const keys = Object.fromEntries(Object.keys(TABS).map((tab, n) => [String(n + 1), [tab, () => go(["run", name, tab])]]));
+  const keys = Object.fromEntries(tabsOf().map((tab, n) => [String(n + 1), [tab, () => go(["run", name, tab])]]));
   return {
     keys: { ...inner.keys, ...keys, m: ["tags and note", edit] },
     close: inner.close,

@@ -1,7 +1,7 @@
 // The attempts of a group side by side, aligned at the first token that differs.
 
 import { ofRun } from "../parts/api.js";
-import { colour, reward as rewardColour } from "../parts/colours.js";
+import { colour, reward as rewardColour, rewardRange } from "../parts/colours.js";
 import { h, link, replace, visible } from "../parts/dom.js";
 import { fate } from "./episodes.js";
 import { change, go, href } from "../parts/route.js";
@@ -13,8 +13,7 @@ export async function siblings(root, { run, rest, query }) {
   const aligned = await ofRun(run, "siblings", { group });
   const order = query.get("order") ?? "together";
   const rows = order === "reward" ? [...aligned.rows].sort((a, b) => (b.summary.reward ?? -Infinity) - (a.summary.reward ?? -Infinity)) : aligned.rows;
-  const rewards = rows.map((row) => row.summary.reward).filter((value) => value !== null);
-  const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+  const [low, high] = rewardRange(rows.map((row) => row.summary));
   const names = known(rows[0]?.columns ?? {});
   let name = names.includes(query.get("colour")) ? query.get("colour") : names[0] ?? "probability";
   let at = -1;

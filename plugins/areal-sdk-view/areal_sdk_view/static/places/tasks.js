@@ -2,7 +2,7 @@
 
 import { isExported, ofRun } from "../parts/api.js";
 import { chart } from "../pictures/chart.js";
-import { colour, reward as rewardColour } from "../parts/colours.js";
+import { colour, reward as rewardColour, rewardRange } from "../parts/colours.js";
 import { h, link, replace, s } from "../parts/dom.js";
 import { fate } from "./episodes.js";
 import { change, go, href } from "../parts/route.js";
@@ -43,9 +43,7 @@ function spark(values, [low, high]) {
 export async function task(root, { run, rest, query }) {
   const id = rest.join("/");
   const answer = await ofRun(run, "task", { task: id, split: query.get("split") ?? "" });
-  const scored = answer.attempts.filter((one) => one.reward !== null);
-  const rewards = scored.map((one) => one.reward);
-  const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+  const [low, high] = rewardRange(answer.attempts);
   const body = h("tbody");
   const table = rows(body, { onOpen: (row) => go(["run", run, "episode", row.dataset.id]) });
   const picked = spread(answer.attempts, 60);

@@ -1,33 +1,38 @@
-"""An episode as others take it: a line of JSONL a branch, ATIF (the trajectory format of Harbor), a turn as curl."""
+"""An episode for others to take: a line of JSONL a branch, a document of ATIF a branch, the request of a turn as curl."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from areal_sdk import Episode, Turn
+from areal_sdk import ConfigError, Episode, Turn
 from areal_sdk.records import EpisodeRecord
-from areal_sdk_view.library import NotThereError, OpenRun
+from areal_sdk_traces.book import Book, Place
+from areal_sdk_traces.exporters import Source, exporter_of
 
 JSON = dict[str, Any]
 
 
-def copy(run: OpenRun, query: Mapping[str, str]) -> JSON:
-    """The text of the episode `id` in the form `as`: `jsonl`, `atif`, or `curl` of its turn `turn`."""
-    record, settings = run.episode(query.get("id", "")), run.run_dir.read_config()
-    match query.get("as"):
+def copy_of(
+    record: EpisodeRecord, form: str, *, run: str, settings: Mapping[str, Any], turn: int = 0
+) -> str:
+    """The episode as `jsonl` or `atif`, or its turn `turn` as `curl`. `settings`: those of its run."""
+    match form:
         case "jsonl":
-            return {"text": "\n".join(_line(row) for row in rows_of(record))}
+            return as_jsonl(record)
         case "atif":
-            name = run.run_dir.path.resolve().name
-            return {"text": atif(record, run=name, settings=settings)}
+            return as_atif(record, run=run, settings=settings)
         case "curl":
-            return {"text": curl(record.episode, int(query.get("turn") or 0), settings)}
-        case other:
-            raise ValueError(f"no form {other!r}; known: jsonl, atif, curl")
+            return as_curl(record.episode, turn, settings)
+        case _:
+            raise ConfigError(f"no form {form!r}; known: jsonl, atif, curl")
 
 
-def rows_of(record: EpisodeRecord) -> Iterator[JSON]:
-    """The conversation of each branch, the last turn's last: a row that `areal-sdk sft` reads."""
+def as_jsonl(record: EpisodeRecord) -> str:
+    """The conversation of each branch with the verdict, as `areal-sdk sft` reads it. The last turn's branch is last."""
+    return "\n".join(map(_line, _rows(record)))
+
+
+def _rows(record: EpisodeRecord) -> Iterator[JSON]:
     episode = record.episode
     for chain in _branches(episode.turns):
         turns = [episode.turns[index] for index in chain]
@@ -68,13 +73,13 @@ def _verdict(record: EpisodeRecord) -> JSON:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def curl(episode: Episode, index: int, settings: Mapping[str, Any]) -> str:
+def as_curl(episode: Episode, index: int, settings: Mapping[str, Any]) -> str:
     """The request of a turn as a command for any shell, whatever the messages say.
 
     The body is one line of ASCII in a quoted here-document, so nothing in it is a command, and no mark hides text.
     """
     if not 0 <= index < len(episode.turns):
-        raise NotThereError(f"episode {episode.id!r} has no turn {index}")
+        raise ConfigError(f"episode {episode.id!r} has no turn {index}")
     chain = next(chain for chain in _branches(episode.turns) if index in chain)
     turns = [episode.turns[at] for at in chain if at <= index]
     turn = turns[-1]
@@ -96,22 +101,17 @@ def curl(episode: Episode, index: int, settings: Mapping[str, Any]) -> str:
     )
 
 
-def atif(record: EpisodeRecord, *, run: str, settings: Mapping[str, Any]) -> str:
-    """The conversations of the episode as areal-sdk-traces writes them: a document a line, exact tokens inside."""
-    try:
-        from areal_sdk_traces.book import Book, Place
-        from areal_sdk_traces.exporters import Source, exporter_of
-    except ImportError:
-        raise ValueError('areal-sdk-traces writes ATIF: pip install "areal-sdk[traces]"') from None
+def as_atif(record: EpisodeRecord, *, run: str, settings: Mapping[str, Any]) -> str:
+    """A document for each branch, exact tokens inside. ConfigError if a message has no place in the format."""
     episode, book = record.episode, Book()
     agent, model = (str(settings.get(name) or name) for name in ("agent", "model"))
     source = Source(run, agent, model, record.split)
     try:
         rows = [*exporter_of("atif")(episode, source, Place(episode.id, 0), book)]
     except (LookupError, TypeError, AttributeError) as exc:
-        raise ValueError(f"ATIF has no place for a message of {episode.id!r}: {exc!r}") from exc
+        raise ConfigError(f"ATIF has no place for a message of {episode.id!r}: {exc!r}") from exc
     if not rows:
-        raise ValueError(f"episode {episode.id!r} is no conversation: {book.entries[0].reason}")
+        raise ConfigError(f"episode {episode.id!r} is no conversation: {book.entries[0].reason}")
     return "\n".join(map(_line, rows))
 
 
