@@ -304,6 +304,27 @@ def test_episodes_without_siblings_have_a_signal_where_they_have_an_advantage() 
     assert judged(played(RISING, **alone, train__share_without_advantage=0.1)).missing is None
 
 
+@pytest.mark.parametrize(
+    ("differing", "missing"),
+    [
+        # of four groups a step, in a real run in which nothing was solved but by chance
+        ("00001000000100000001001010020000000000", Need.SIGNAL),
+        ("00000000222222000000000000000000000000", Need.REWARD),
+    ],
+)
+def test_a_few_groups_that_differ_by_chance_are_no_signal(differing: str, missing: Need) -> None:
+    numbers = [int(number) for number in differing]
+    verdict = judged(
+        played(
+            [number / 32 for number in numbers],
+            batch__groups=4.0,
+            batch__episodes=32.0,
+            batch__uniform_groups=[4.0 - number for number in numbers],
+        )
+    )
+    assert verdict.missing is missing, verdict
+
+
 def test_a_rate_that_follows_a_bound_is_not_what_to_lower() -> None:
     steps = played([*RISING[:20], *[0.02] * 8])
     auto = {**SETTINGS, "trainer": {"learning_rate": "auto", "trust_region": 0.3}}

@@ -8,6 +8,7 @@ A run that learnt and kept it lacks nothing, whatever its other figures. Pure fu
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
@@ -34,6 +35,8 @@ from areal_sdk.telemetry.live.terminal import counted
 
 Settings = Mapping[str, Any]
 NOT_SET = "not set"
+SURE = 3.0
+"""Standard errors by which the best part of a run is better than the whole, not by chance."""
 
 
 class Need(StrEnum):
@@ -111,9 +114,14 @@ def _signal(
     """Groups whose rewards differ."""
     num_groups = sum(step["batch/groups"] for step in steps)
     shares = [share for step in steps if (share := differing(step)) is not None]
-    if num_groups < bounds.few_groups or not shares or max(windows(shares)) >= bounds.differing:
+    if num_groups < bounds.few_groups or not shares:
         return None
-    share = fmean(shares)
+    share, parts = fmean(shares), windows(shares)
+    # With few groups a step, some part of a run without a signal has one by chance.
+    num_in_part = num_groups * (len(shares) + 1 - len(parts)) / len(shares)
+    by_chance = share + SURE * sqrt(share * (1.0 - share) / num_in_part)
+    if share >= bounds.differing or max(parts) >= max(bounds.differing, by_chance):
+        return None
     what = (
         f"the rewards of {share:.0%} of {num_groups:.0f} groups differ"
         if has_siblings(steps)
