@@ -155,10 +155,10 @@ def read_json_lines(path: Path, *, offset: int = 0) -> Iterator[tuple[int, Any]]
 
 
 def read_json(path: Path) -> Any:
-    """The document in `path`, or None if there is no such file."""
+    """The document in `path`. None if there is no such file, or half of one: a machine that went down may leave that."""
     try:
         return orjson.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, orjson.JSONDecodeError):
         return None
 
 

@@ -412,6 +412,15 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.read_plugins() == {"installed": {"math": "1.0", "games": "2.0"}, "earlier": []}
 
 
+def test_state_of_which_half_was_written_is_as_good_as_none(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config({})
+    for file in (run.live, run.ledger, run.plugins, run.began):
+        file.write_bytes(b'{"started": 1, "running"')
+    assert run.read_live() is run.read_ledger() is run.read_plugins() is None
+    assert run.read_began() == run.config.stat().st_mtime
+
+
 def test_the_plugins_of_a_run_keep_their_history(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "run")
     run.record_plugins({"math": "1.0", "games": "2.0"})

@@ -63,6 +63,24 @@ async def test_what_goes_wrong_in_a_page_is_seen(page: Page, address: str) -> No
     assert "Content Security Policy" in seen
 
 
+async def test_a_record_without_steps_opens_at_its_episodes(
+    page: Page, address: str, runs: Path
+) -> None:
+    run = RecordedRun(runs / "served")
+    run.measure(Episode("one", Task("t"), (), Outcome.scored(1.0)))
+    run.close()
+    for name in ("live.json", "ledger.json"):  # a machine that went down
+        (runs / "served" / name).write_text('{"started": 1, "runn')
+    await page.open(f"{address}/?token={TOKEN}#run/served")
+    await page.until("document.body.dataset.ready === location.hash")
+    assert "1 of 1" in await page.text()
+    assert await page.run("document.querySelector('.tabs [aria-current]').innerText") == "episodes2"
+    await page.go("#run/served/curves")
+    assert "No step is made yet" in await page.text()
+    assert "No books yet" in await page.text()
+    check(page, address)
+
+
 async def test_a_narrow_window_shows_every_view_without_scrolling_sideways(
     page: Page, address: str
 ) -> None:

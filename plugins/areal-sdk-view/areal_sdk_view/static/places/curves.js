@@ -39,7 +39,7 @@ export async function curves(root, { run, about, query }) {
       replace(root, tools(state), charts.map((one) => h("div", { class: "panel" }, one)), h("p", {}, link(href(["run", run, "curves"]), "all curves")));
       return;
     }
-    const begun = columns.step?.length ? null : h("p", { class: "panel dim" }, "No step is made yet: curves begin with the first one.");
+    const begun = columns.step?.length ? null : h("div", { class: "panel dim" }, "No step is made yet: curves begin with the first one.");
     replace(root, tools(state),
       h("div", { class: "two" }, h("div", {}, begun, framed(true), notices(events.happened)),
         h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), look(run, striking))),

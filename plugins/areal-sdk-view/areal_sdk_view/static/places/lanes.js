@@ -16,7 +16,7 @@ const LEGEND = [["series-5", "waits: the trainer for episodes, a call for its fi
 export async function lanes(root, { run }) {
   const { query } = parse();
   const answer = await ofRun(run, "lanes", { until: query.get("until") ?? "", seconds: query.get("seconds") ?? "" });
-  if (!answer.agents.length && !answer.bars.length && !query.has("until")) return void replace(root, h("p", { class: "panel dim" }, "No episode has ended yet: lanes begin with the first one."));
+  if (!answer.agents.length && !answer.bars.length && !query.has("until")) return void replace(root, h("div", { class: "panel dim" }, "No episode has ended yet: lanes begin with the first one."));
   const length = answer.until - answer.since;
   const row = Math.max(3, Math.min(14, Math.floor(420 / Math.max(1, answer.agents.length))));
   const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": spoken(answer, length) });

@@ -6,7 +6,7 @@ import { change } from "../parts/route.js";
 import { count } from "../parts/words.js";
 
 export async function logs(root, { run, query }) {
-  const none = (why) => void replace(root, h("p", { class: "panel dim" }, `No logs here: ${why}.`));
+  const none = (why) => void replace(root, h("div", { class: "panel dim" }, `No logs here: ${why}.`));
   if (isExported()) return none("an exported page holds none");
   const read = (until = "") => ofRun(run, "logs", { name: query.get("name") ?? "", until });
   let answer = await read();
