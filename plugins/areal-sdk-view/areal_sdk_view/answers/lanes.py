@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary, FollowedRun
@@ -14,10 +15,11 @@ from areal_sdk.records import EpisodeSummary, FollowedRun
 JSON = dict[str, Any]
 Span = tuple[float, float]
 """Begin and end, Unix times."""
+Floats = NDArray[np.float64]
 
 MAX_BARS = 4000
 """Episodes in one answer: the newest of the window."""
-MAX_READ = 400
+MAX_READ = 100
 """Episodes whose calls of the model are read; of more, an even draw stands for all."""
 NUM_BINS = 240
 """Parts of the window in which calls and episodes are counted."""
@@ -38,7 +40,11 @@ def lanes(run: FollowedRun, query: Mapping[str, str]) -> JSON:
     if not isfinite(until) or not 0.0 < length < LONGEST_S:
         raise ValueError(f"until = {until}, seconds = {length}: give a moment and a length")
     window = until - length, until
-    inside = [one for one in episodes if _meets(_span(one), window)]
+    since, last = (
+        window[0],
+        until,
+    )  # of 100,000 episodes, calls of a function would be the slow part
+    inside = [one for one in episodes if one.time > since and one.time - one.duration_s <= last]
     return {
         "range": [oldest, newest],
         "since": until - length,
@@ -100,7 +106,8 @@ def _gate(run: FollowedRun, inside: Iterable[EpisodeSummary], window: Span, ende
     is_called = bool((config.get("serve") or {}).get("learn"))
     most = 0 if is_called else (config.get("rollout") or {}).get("max_inflight") or 0
     began = next((_span(one)[0] for one in run.episodes if one.split == "train"), ended)
-    running = _at_once([_span(one) for one in inside if one.split == "train"], window)
+    spans = [(one.time - one.duration_s, one.time) for one in inside if one.split == "train"]
+    running = _at_once(spans, window)
     times = np.linspace(*window, NUM_BINS, endpoint=False)
     held = [max(0.0, most - n) * (began < at < ended) for at, n in zip(times, running, strict=True)]
     return {"running": running, "held": held, "most": most}
@@ -108,11 +115,17 @@ def _gate(run: FollowedRun, inside: Iterable[EpisodeSummary], window: Span, ende
 
 def _at_once(spans: Sequence[Span], window: Span) -> list[float]:
     """The mean number of spans at a time, in each part of the window."""
-    edges = np.linspace(*window, NUM_BINS + 1)
-    begin, end = np.array(spans, np.float64).reshape(-1, 2).T
-    lasted = [np.maximum(edges[:, None] - side, 0.0).sum(axis=1) for side in (begin, end)]
-    counts = np.diff(lasted[0] - lasted[1]) * NUM_BINS / (window[1] - window[0])
+    edges = np.linspace(0.0, window[1] - window[0], NUM_BINS + 1)
+    sides = np.sort(np.array(spans, np.float64).reshape(-1, 2).T - window[0])
+    begun, ended = (_since(side, edges) for side in sides)
+    counts = np.diff(begun - ended) * NUM_BINS / edges[-1]
     return [round(float(one), 2) for one in counts]
+
+
+def _since(times: Floats, edges: Floats) -> Floats:
+    """The seconds from each of the sorted times to an edge, those after it left out, summed up for each edge."""
+    num, sums = np.searchsorted(times, edges), np.concatenate([[0.0], np.cumsum(times)])
+    return np.asarray(num * edges - sums[num], np.float64)
 
 
 def _span(one: EpisodeSummary) -> Span:

@@ -11,7 +11,6 @@ import { change, href, parse } from "../parts/route.js";
 import { number } from "../parts/words.js";
 
 const HEIGHT = 190;
-/** With the colours they tell 24 runs apart. */
 const DASHES = [[], [5, 3], [2, 3], [9, 3, 2, 3], [12, 4], [4, 8]];
 const dash = (n) => DASHES[(n >> 2) % DASHES.length];
 const PLACES = { tasks: evaluations, episodes: beside };

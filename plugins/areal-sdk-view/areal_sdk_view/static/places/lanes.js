@@ -6,9 +6,8 @@ import { h, replace } from "../parts/dom.js";
 import { change, go, parse } from "../parts/route.js";
 import { count, number, seconds } from "../parts/words.js";
 
-const LEFT = 78;
+const [LEFT, GAP] = [78, 8];
 const HEIGHTS = { trainer: 22, planned: 14, publisher: 12, engine: 42, gate: 42 };
-const GAP = 8;
 const COLOURS = { wait: "series-5", waiting: "series-5", step: "series-1", answered: "series-1", publish: "series-4", update: "series-4", running: "series-3", held: "series-2" };
 const DONE = { wait: "waits for episodes", step: "computes", publish: "publishes weights" };
 const LEGEND = [["series-5", "waits: the trainer for episodes, a call for its first token"], ["series-1", "computes a step, answers calls"], ["series-4", "publishes, takes weights"], ["series-3", "episodes that run; evaluation"], ["series-2", "kept empty by the gate; dropped"]];
@@ -22,9 +21,7 @@ export async function lanes(root, { run }) {
   const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": spoken(answer, length) });
   const told = h("div", { class: "readout", "aria-live": "polite" }, h("span", { class: "dim" }, "Point at a bar, or use ← →; a click or Enter opens the episode."));
   const plan = h("span", { class: "dim" });
-  let planned = [];
-  let boxes = [];
-  let at = -1; // the episode that the arrow keys are at
+  let [planned, boxes, at] = [[], [], -1]; // `at`: the episode that the arrow keys are at
 
   function draw() {
     const ratio = devicePixelRatio || 1;

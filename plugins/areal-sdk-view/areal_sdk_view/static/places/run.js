@@ -34,7 +34,6 @@ export async function run(root, [name, asked, ...rest], query) {
   if (asked && !(asked in PLACES)) throw new Error(`a run has no ${asked}; it has ${Object.keys(TABS).join(", ")}`);
   if (known?.name !== name) known = { name, about: await ofRun(name) };
   let { about } = known;
-  // Records of a server and of an evaluation have no steps, and so no curves.
   const place = asked ?? (about.overview.steps || about.is_running || !about.num_episodes ? "curves" : "episodes");
   const head = h("div");
   const body = h("div");
