@@ -45,6 +45,15 @@ class Wanted:
 TASKS = Wanted("task")
 
 
+class NoSplitError(ConfigError):
+    """A source with several splits lacks the one that is asked for."""
+
+
+def has_splits(path: Path) -> bool:
+    """Whether `path` is a directory with the rows of several splits, or may be one: of a saved dataset, or of files."""
+    return path.is_dir() and not (path / _STATE).is_file()
+
+
 def read_rows(path: Path, *, split: str = "train", wanted: Wanted = TASKS) -> Iterator[Row]:
     """The rows of `path`, read as they are needed. ConfigError for what cannot be read.
 
@@ -196,7 +205,7 @@ def choose_split(known: Sequence[str], split: str, *, where: str) -> str:
     for name in (split, *_OTHER_NAMES.get(split, ())):
         if name in known:
             return str(name)
-    raise ConfigError(
+    raise NoSplitError(
         f"{where} has no split {split!r}, only {', '.join(known)}: name the files after their splits, or give a "
         "file, or a directory, of one of them"
     )

@@ -1,6 +1,7 @@
 """Evaluations measure at most `eval.tasks` tasks: a sample by seed, and the report says of how many."""
 
 import itertools
+import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.types import Task
+from tests.builtin.test_task_files import saved as write_saved_dataset
 
 ENDPOINT = "http://127.0.0.1:9/v1"
 TASKS = [Task(str(number)) for number in range(120)]
@@ -227,6 +229,48 @@ def test_only_the_splits_that_a_dataset_has_are_measured(
 ) -> None:
     assert [*plan_of_sums(eval={"splits": ["eval", "hard"]}).eval_tasks] == ["eval"]
     assert "dataset 'sums' (hard): no tasks" in caplog.text
+
+
+def directory_of_splits(directory: Path, **rows: list[str]) -> Path:
+    """A directory of files that are named after their splits."""
+    directory.mkdir()
+    for name, questions in rows.items():
+        lines = (json.dumps({"question": question}) for question in questions)
+        (directory / f"{name}.jsonl").write_text("\n".join(lines))
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_run_on_rows_of_several_splits_measures_the_one_that_is_held_out(
+    tmp_path: Path, plan_of_sums: Callable[..., RunPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    both = directory_of_splits(tmp_path / "both", train=["1?", "2?"], validation=["3?"])
+    held_out = plan_of_sums(tasks=str(both)).eval_tasks["eval"].tasks
+    assert [task.data["question"] for task in held_out] == ["3?"]
+    assert caplog.text == ""
+    one = directory_of_splits(tmp_path / "one", train=["1?", "2?"])
+    assert plan_of_sums(tasks=str(one)).eval_tasks == {}
+    assert f"{one}: no tasks, so nothing is measured on them (--eval-tasks" in caplog.text
+    with pytest.raises(ConfigError, match="has no split 'eval', only train"):
+        plan_of_sums(tasks=str(both), eval_tasks=str(one))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_parts_of_a_mixture_are_measured_on_the_splits_that_they_hold_out(
+    tmp_path: Path, plan_of_sums: Callable[..., RunPlan]
+) -> None:
+    both = directory_of_splits(tmp_path / "both", train=["1?", "2?"], test=["3?"])
+    one = directory_of_splits(tmp_path / "one", train=["1?", "2?"])
+    parts = [{"tasks": str(both)}, {"tasks": str(one)}]
+    held_out = plan_of_sums(tasks=None, mixture=parts).eval_tasks["eval"].tasks
+    assert [(task.source, task.data["question"]) for task in held_out] == [("both", "3?")]
+
+
+def test_a_saved_dataset_of_one_split_holds_nothing_out(
+    tmp_path: Path, plan_of_sums: Callable[..., RunPlan]
+) -> None:
+    saved = write_saved_dataset(tmp_path / "saved", [{"question": "1?"}])
+    assert plan_of_sums(tasks=str(saved)).eval_tasks == {}
 
 
 def test_tasks_from_python_stand_in_for_those_of_a_dataset(

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from areal_sdk.builtin.hub import FILE_SUFFIXES, is_hub_id
+from areal_sdk.builtin.rows import NoSplitError, has_splits
 from areal_sdk.builtin.tasks import read_tasks
 from areal_sdk.config import Config, MixtureSection
 from areal_sdk.config.sections.base import JSON
@@ -98,7 +99,12 @@ def load_held_out(
     most, seed = config.eval.tasks, config.run.seed
     limit = max(BLOCK, most)
     asked = islice(given.begin(), None if given.is_finite else limit + 1)
-    tasks = _distinct(asked, given.what, may_lack=may_lack)
+    try:
+        tasks = _distinct(asked, given.what, may_lack=may_lack)
+    except NoSplitError:
+        if not may_lack:
+            raise
+        tasks = []
     if not tasks:
         say(f"{given.what}: no tasks, so nothing is measured on them (--eval-tasks names others)")
     elif not given.is_finite and len(tasks) > limit:
@@ -267,9 +273,13 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     def ask() -> Iterator[Task]:
         is_empty = True
         for part, given in found:
-            for task in islice(given.begin(), None if given.is_finite else BLOCK):
-                is_empty = False
-                yield with_source(task, part.label, is_named=bool(part.name))
+            try:
+                for task in islice(given.begin(), None if given.is_finite else BLOCK):
+                    is_empty = False
+                    yield with_source(task, part.label, is_named=bool(part.name))
+            except NoSplitError:
+                if part.eval_tasks:
+                    raise
         if is_empty:
             raise ConfigError(
                 f"no part of the mixture has tasks for {split!r}: give one of them eval_tasks, or measure "
@@ -300,8 +310,11 @@ def _of_part(
 
 
 def own_held_out(tasks: str | None) -> str | None:
-    """The source of the held-out tasks that belong to a source of tasks: a plugin's dataset has its own, a file none."""
-    return None if tasks is None or _is_file(tasks) else tasks
+    """The source of the held-out tasks that belong to a source of tasks: a plugin's dataset, and rows of several splits.
+    A single file has none."""
+    if tasks is None or is_hub_id(tasks) or has_splits(Path(tasks)):
+        return tasks
+    return None if _is_file(tasks) else tasks
 
 
 def _held_out_of(part: MixtureSection) -> str | None:
