@@ -1,7 +1,8 @@
 """`areal-sdk judge-messages RUN`: does a judge read users' next messages as the users rate?"""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -28,7 +29,12 @@ MIN_AGREEMENT = 0.7
     type=float,
     default=0.5,
     show_default=True,
-    help="Rewards above it are thumbs up.",
+    help="Rewards or scores above it are thumbs up.",
+)
+@click.option(
+    "--score",
+    default="",
+    help="Compare with this score of feedback.jsonl, such as helpful; default: the rewards.",
 )
 @click.option(
     "--min-agreement",
@@ -38,6 +44,9 @@ MIN_AGREEMENT = 0.7
     help="What the lower end of the interval must reach.",
 )
 @click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
+@click.option(
+    "--max-tokens", type=int, default=512, show_default=True, help="Of a reply of the judge."
+)
 @click.option("--max-concurrency", type=int, default=16, show_default=True)
 @click.option("--timeout-s", type=float, default=20.0, show_default=True)
 @click.option("--cache", default="", help="A file that keeps the judge's replies.")
@@ -48,16 +57,18 @@ def judge_messages(
     output: Path | None,
     good_above: float,
     min_agreement: float,
+    score: str,
     where: str,
+    max_tokens: int,
     max_concurrency: int,
     timeout_s: float,
     cache: str,
 ) -> None:
-    """Compare a judge of users' next messages with the rewards that the users posted.
+    """Compare a judge of users' next messages with the rewards that the users posted, or with their later scores.
 
-    RUN is a recorded run, such as `serve --record`. A reward of a turn is compared with the verdict on the message after
-    this turn, a reward of a session with the mean of its verdicts. Exit code 1 if the judge is not to be trained on. The
-    endpoint's key is read from JUDGE_API_KEY.
+    RUN is a recorded run, such as `serve --record`. A thumb on a turn is compared with the verdict on the message after
+    this turn, a thumb on a session with the mean of its verdicts. Exit code 1 if the judge is not to be trained on. The
+    endpoint's key is read from JUDGE_API_KEY. A judge that thinks needs a larger --max-tokens.
     """
     from areal_sdk_judge.certificate import certificate_of, write_certificate
     from areal_sdk_judge.judge import Judge, JudgeOptions
@@ -66,11 +77,13 @@ def judge_messages(
     options = JudgeOptions(
         base_url=base_url,
         model=model,
+        max_tokens=max_tokens,
         max_concurrency=max_concurrency,
         timeout_s=timeout_s,
         cache=cache,
     )
-    thumbed = list(_thumbed(run, where, good_above))
+    thumbs_of = _scores_of(run, score) if score else _rewards
+    thumbed = list(_thumbed(run, where, good_above, thumbs_of))
 
     async def ask() -> list[list[float | None]]:
         judge = Judge(options)
@@ -94,8 +107,39 @@ def judge_messages(
         raise click.ClickException(f"do not train on this judge: {shortfall}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Thumbs:
+    """What the user of a session said of it. Thumbs on turns are wanted more than one on the whole."""
+
+    whole: float | None
+    by_turn: Mapping[int, float]
+
+
+def _rewards(episode: "Episode") -> _Thumbs:
+    per_turn = episode.outcome.turn_rewards
+    given = {turn: reward for turn, reward in enumerate(per_turn) if reward is not None}
+    return _Thumbs(None if per_turn else episode.outcome.reward, given)
+
+
+def _scores_of(run: Path, name: str) -> "Callable[[Episode], _Thumbs]":
+    """The thumbs that the run's feedback holds under this name."""
+    try:
+        from areal_sdk_traces.feedback import Feedback, read_feedback
+    except ImportError:
+        cure = 'pip install "areal-sdk[traces]"'
+        raise click.ClickException(f"areal-sdk-traces reads feedback.jsonl: {cure}") from None
+    said, nothing = read_feedback(run), Feedback()
+
+    def thumbs(episode: "Episode") -> _Thumbs:
+        found = said.get(episode.id, nothing)
+        turns = {turn: scores[name] for turn, scores in found.turn_scores.items() if name in scores}
+        return _Thumbs(None if turns else found.scores.get(name), turns)
+
+    return thumbs
+
+
 def _thumbed(
-    run: Path, where: str, good_above: float
+    run: Path, where: str, good_above: float, thumbs_of: "Callable[[Episode], _Thumbs]"
 ) -> Iterator[tuple[Sequence["Exchange"], bool]]:
     """The exchanges that each explicit thumb is about, and whether the thumb is up."""
     from areal_sdk.records import FollowedRun, parse_condition
@@ -105,15 +149,15 @@ def _thumbed(
     followed = FollowedRun(run)
     followed.refresh()
     for summary in followed.episodes:
-        if summary.reward is None or (condition is not None and not condition(summary)):
+        if condition is not None and not condition(summary):
             continue
-        episode: Episode = followed.record(summary).episode
-        exchanges, per_turn = exchanges_of(episode), episode.outcome.turn_rewards
-        if not per_turn and exchanges:
-            yield exchanges, summary.reward > good_above
-        for exchange in exchanges if per_turn else ():
-            if (reward := per_turn[exchange.turn]) is not None:
-                yield [exchange], reward > good_above
+        episode = followed.record(summary).episode
+        exchanges, thumbs = exchanges_of(episode), thumbs_of(episode)
+        if thumbs.whole is not None and exchanges:
+            yield exchanges, thumbs.whole > good_above
+        for exchange in exchanges:
+            if (thumb := thumbs.by_turn.get(exchange.turn)) is not None:
+                yield [exchange], thumb > good_above
 
 
 def _together(verdicts: Sequence[float | None]) -> float | None:

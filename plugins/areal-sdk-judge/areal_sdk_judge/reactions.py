@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache as remembered
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -51,16 +52,20 @@ async def reactions(judge: Judge, exchanges: Sequence[Exchange]) -> list[float |
     return [None if one.value == UNCLEAR else one.value for one in judged]
 
 
-def _certified(path: str) -> str:
+def _certified(path: Path) -> Path:
     """The path of a certificate that is good enough: else a run is refused before it starts."""
-    read_certificate(Path(path))
-    return str(Path(path).absolute())
+    read_certificate(path)
+    return path.absolute()
+
+
+_read_once = remembered(read_certificate)
+"""The certificate of a run does not change while the run judges episodes by it."""
 
 
 async def next_message(
     episode: Episode,
     *,
-    agreement: Annotated[str, AfterValidator(_certified)],
+    agreement: Annotated[Path, AfterValidator(_certified)],
     base_url: str = "",
     max_tokens: int = 512,
     attempts: int = 2,
@@ -74,7 +79,7 @@ async def next_message(
     `agreement` is the file that `areal-sdk judge-messages RUN --output FILE` wrote: how far this judge agrees with
     explicit thumbs. The judge is the one that was compared, at `base_url` if it has moved.
     """
-    certificate = read_certificate(Path(agreement))
+    certificate = _read_once(agreement)
     judge = judge_of(
         JudgeOptions(
             base_url=base_url or certificate.base_url,

@@ -15,6 +15,7 @@ class Endpoint:
         self.answer = answer
         self.prompts: list[str] = []
         self.keys: set[str] = set()
+        self.limits: set[int] = set()
         self.url = ""
         self.num_at_once = 0
         self.finish_reason: str | None = "stop"
@@ -40,6 +41,7 @@ class Endpoint:
         body: dict[str, Any] = await request.json()
         prompt = body["messages"][0]["content"]
         self.prompts.append(prompt)
+        self.limits.add(body["max_tokens"])
         self.keys.add(request.headers["Authorization"])
         if self.together is not None:
             await self.together.wait()

@@ -87,7 +87,7 @@ def certified(path: Path, url: str, *, agreed: int = 30, wrong: int = 0) -> Path
 async def test_turns_get_the_verdict_of_the_next_message_or_none(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    options = {"agreement": str(certified(tmp_path / "agreement.json", endpoint.url))}
+    options = {"agreement": certified(tmp_path / "agreement.json", endpoint.url)}
     episodes = [
         session("s", "thanks", "wrong, again", "what else?", "huh?"),
         session("s", "what else?"),
@@ -118,11 +118,15 @@ async def judged(tmp_path: Path, url: str, *sessions: Episode, **options: str) -
     for one in sessions:
         recorded.measure(one, split="live")
     recorded.close()
+    return await asyncio.to_thread(_again, tmp_path / "run", url, **options)
+
+
+def _again(run: Path, url: str, **options: str) -> Any:
     group = click.Group()
     register_commands(group)
-    asked = ["judge-messages", str(tmp_path / "run"), "--base-url", url, "--model", "m"]
+    asked = ["judge-messages", str(run), "--base-url", url, "--model", "m"]
     asked += [word for name, value in options.items() for word in (f"--{name}", value)]
-    return await asyncio.to_thread(CliRunner().invoke, group, asked)
+    return CliRunner().invoke(group, asked)
 
 
 async def test_agreement_with_thumbs_is_told_and_certified(
@@ -143,6 +147,43 @@ async def test_agreement_with_thumbs_is_told_and_certified(
     assert "below min_agreement = 0.95" in ended.output
     with pytest.raises(ConfigError, match="not to be trained on"):
         read_certificate(file)
+
+
+async def test_later_scores_of_users_are_thumbs_too(endpoint: Endpoint, tmp_path: Path) -> None:
+    pytest.importorskip("areal_sdk_traces.feedback", reason="no areal-sdk-traces here")
+    unrated = [replace(one, outcome=Outcome.abstained()) for one in SESSIONS]
+    said = [
+        *({"session": f"up-{i}", "scores": {"helpful": 1.0}} for i in range(20)),
+        *({"session": f"down-{i}", "scores": {"helpful": 0.0}, "turn": 0} for i in range(20)),
+        {"session": "down-0", "scores": {"helpful": 1.0}},
+        {"session": "up-0", "scores": {"polite": 0.0}},
+        {"session": "last", "scores": {"helpful": 0.0}, "turn": 1},
+    ]
+    ended = await judged(tmp_path, endpoint.url, *unrated)
+    assert ended.exit_code == 1, "nobody posted a reward"
+    run = tmp_path / "run"
+    (run / "feedback.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said))
+    ended = await asyncio.to_thread(_again, run, endpoint.url, score="helpful")
+    assert ended.exit_code == 0, ended.output
+    first, _, third, _ = ended.output.splitlines()
+    assert first == "thumbs with a next message  40"
+    assert third.endswith("(40 of 40)"), "a score of a turn counts before one of its session"
+
+
+async def test_a_judge_may_write_as_long_as_it_is_told_to(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await judged(tmp_path, endpoint.url, SESSIONS[0], **{"max-tokens": "7"})
+    assert endpoint.limits == {7}
+
+
+def test_a_certificate_is_read_once(tmp_path: Path) -> None:
+    file = certified(tmp_path / "agreement.json", "http://127.0.0.1:9/v1")
+    silent = session("s")
+    for _ in range(2):
+        outcome = asyncio.run(next_message(silent, agreement=file))
+        assert "no answer was followed" in outcome.message
+        file.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
