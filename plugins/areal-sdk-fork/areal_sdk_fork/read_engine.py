@@ -26,6 +26,8 @@ from areal_sdk import (
 )
 from areal_sdk.engine import EngineSettings, Sampling
 from areal_sdk_fork.before import EngineBefore, engine_behind
+from areal_sdk_fork.vocabulary import FILE as TOKENIZER
+from areal_sdk_fork.vocabulary import check_tokenizer
 
 NO_CHOICE = 1000.0
 """Bias of a token that leaves no other one."""
@@ -53,7 +55,9 @@ class RereadEngine(EngineBefore):
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> InferenceEngine:
         asked = settings.options
-        turns = turns_with_tokens(Run(asked["run"]).episode(asked["episode"]))
+        run = Run(asked["run"])
+        turns = turns_with_tokens(run.episode(asked["episode"]))
+        check_tokenizer(turns, settings.model_dir, recorded=run.path / "model" / TOKENIZER)
         behind = engine_behind(settings, asked["engine"], asked.get("options", {}))
         return cls(behind, turns, Path(asked["output"]))
 

@@ -3,6 +3,7 @@ Readings: the recorded tokens, with the logprobs that other weights give them.""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 import areal_sdk
 from areal_sdk import ConfigError, EngineError, Episode, GenerateRequest, Run
 from areal_sdk.engine import GenerateResult
+from areal_sdk.models import resolve_model
 from areal_sdk.testing import ScriptedEngine, check_plugin, make_episode
 from areal_sdk.types import FinishReason
 from areal_sdk_fork.command import fork
@@ -153,6 +155,36 @@ def test_an_episode_without_weights_to_compare_names_the_cure(recorded: tuple[Ru
     run, episode = recorded
     with pytest.raises(ConfigError, match="has no weights yet: name the models with --model"):
         reread(run, episode)
+
+
+def shifted(tokenizer: Path, target: Path) -> Path:
+    """A tokenizer with the same tokens under other numbers."""
+    vocabulary = json.loads(tokenizer.read_text())
+    tokens = vocabulary["model"]["vocab"]
+    most = len(tokens)
+    vocabulary["model"]["vocab"] = {text: (number + 1) % most for text, number in tokens.items()}
+    target.write_text(json.dumps(vocabulary))
+    return target
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_model_with_another_tokenizer_is_refused(
+    recorded: tuple[Run, str], tmp_path: Path, is_kept: bool
+) -> None:
+    run, episode = recorded
+    model = shutil.copytree(resolve_model("tiny"), tmp_path / "other")
+    shifted(model / "tokenizer.json", model / "tokenizer.json")
+    kept = run.path / "model" / "tokenizer.json"
+    if is_kept:
+        kept.parent.mkdir()
+        shutil.copy(resolve_model("tiny") / "tokenizer.json", kept)
+    try:
+        with pytest.raises(
+            ConfigError, match=r"has another tokenizer than the run: .* in the record"
+        ):
+            reread(run, episode, [str(model)])
+    finally:
+        shutil.rmtree(kept.parent, ignore_errors=True)
 
 
 class Biased(ScriptedEngine):
