@@ -263,7 +263,8 @@ class Completer:
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
         request = prepared.request
-        seed = session.next_seed()
+        # Nothing is drawn for a request without tokens: it leaves the seeds of others alone.
+        seed = session.next_seed() if prepared.max_new_tokens else None
         if seed is None and session.sampling.keeps_seeds:
             seed = request.seed
         return GenerateRequest(

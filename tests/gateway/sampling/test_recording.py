@@ -139,6 +139,8 @@ async def test_a_seeded_session_gives_every_turn_its_own_seed(start_gateway: Sta
     for name in ("a", "b"):
         session = gateway.sessions.open(name, seed=3)
         await session.generate(HI)
+        if name == "b":  # a request for no token draws nothing
+            assert (await session.generate(HI, max_new_tokens=0)).output_tokens == ()
         await session.generate(HI)
         seeds.append([request.seed for request in list(engine.requests)[-2:]])
         session.close()
