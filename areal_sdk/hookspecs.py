@@ -141,7 +141,7 @@ def on_evaluation(name: str, split: str, step: int, metrics: Mapping[str, float]
 
 @hookspec
 def on_weights(update: WeightUpdate) -> None:
-    """The engine confirmed a new version."""
+    """The engine confirmed a new version. After a warm-up that is version 0."""
 
 
 @hookspec

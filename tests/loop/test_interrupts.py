@@ -175,7 +175,8 @@ def test_an_interrupted_run_says_what_was_lost(steps: int, saved: int | None, sa
 
 
 WARMED_AGENT = """
-from areal_sdk import Agent, Task
+from pathlib import Path
+from areal_sdk import Agent, Task, hookimpl
 
 class Warmed(Agent):
     async def run(self, task, context):
@@ -189,6 +190,11 @@ def tasks(split):
 def demonstrations():
     for word in ("aaaa", "eeee", "iiii", "oooo"):
         yield [{"role": "user", "content": "a"}, {"role": "assistant", "content": word}]
+
+@hookimpl
+def on_weights(update):
+    with (Path(__file__).parent / "told.txt").open("a") as file:
+        print(update.version, Path(update.path).exists(), file=file)
 """
 
 
@@ -208,3 +214,5 @@ def test_a_warm_up_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None
     assert steps[len(made) :] == list(range(steps[len(made)], 151))
     assert steps[len(made)] in (made[-1] + 1, made[-1] + 2), "at most one more was taken unseen"
     assert len(run_dir(tmp_path).read_steps()) == 1
+    told = (tmp_path / "told.txt").read_text().splitlines()
+    assert told[:1] == ["0 True"], "the weights after the warm-up are told too"

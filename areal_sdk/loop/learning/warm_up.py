@@ -54,6 +54,7 @@ async def warm_up(
     update = await trainer.publish(0)
     await hand_to_engine(services.engine, trainer)
     await update_and_resume(services.engine, update)
+    services.plugins.notify.on_weights(update=update)
 
 
 async def _imitate(
