@@ -9,28 +9,24 @@ by itself; the float32 bound (1e-3, in `tests/loop/test_training.py`) is about c
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from rescored import KEEP_WEIGHTS, quantiles, rescored
 from tables import table, write_section
-from transformers import AutoModelForCausalLM
 
-from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import RunDir
-from areal_sdk.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[1]
+HEADER = ("difference between", "median", "p90", "p99", "max", "mean")
 
 
 def train(directory: Path, steps: int) -> RunDir:
-    agent = Path(__file__).parent / "agents" / "kept_weights.py"
-    command = [sys.executable, "-m", "areal_sdk", "train", str(agent), "--json"]
+    command = [sys.executable, "-m", "areal_sdk", "train", "examples/agents/calculator.py"]
+    command += ["--json", "--plugin", str(KEEP_WEIGHTS)]
     command += ["--config", "examples/agents/calculator.toml", "--steps", str(steps)]
     for setting in (
         "eval.before=false",
@@ -46,36 +42,6 @@ def train(directory: Path, steps: int) -> RunDir:
     return RunDir.open(directory / "run")
 
 
-@torch.no_grad()
-def scored(
-    model: torch.nn.Module, exact: torch.nn.Module, trajectory: Trajectory, version: int
-) -> list[tuple[float, float, float]]:
-    """Logprobs of the trained tokens of `version`: stored, by `model`, by `exact`."""
-    where = [
-        i for i, v in enumerate(trajectory.versions) if v == version and trajectory.loss_mask[i]
-    ]
-    if not where:
-        return []
-    tokens = torch.tensor(trajectory.tokens)[None]
-    plain, reference = (
-        torch.log_softmax(forward(tokens).logits[0].float(), -1) for forward in (model, exact)
-    )
-    return [
-        (
-            trajectory.logprobs[i],
-            float(plain[i - 1, trajectory.tokens[i]]),
-            float(reference[i - 1, trajectory.tokens[i]]),
-        )
-        for i in where
-    ]
-
-
-def row(name: str, pairs: Iterable[tuple[float, float]]) -> tuple[str, ...]:
-    found = sorted(abs(a - b) for a, b in pairs)
-    quantiles = (found[round(q * (len(found) - 1))] for q in (0.5, 0.9, 0.99, 1.0))
-    return (name, *(f"{value:.4f}" for value in (*quantiles, statistics.fmean(found))))
-
-
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,30 +50,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run = train(Path(scratch), steps)
         records = [run.find_episode(summary.id) for summary in run.list_episodes()]
-        trajectories = [t for record in records for t in record.trajectories]
         split = sum(len(set(turn.versions)) > 1 for r in records for turn in r.episode.turns)
-        where = resolve_model("smollm2")
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.bfloat16)
-        exact = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
-        found: list[tuple[float, float, float]] = []
-        for version in sorted({v for t in trajectories for v in t.versions if v >= 0}):
-            if version:
-                weights = load_file(Path(scratch) / f"v{version}.safetensors")
-                for each in (model, exact):  # the same bfloat16 weights, widened for `exact`
-                    each.load_state_dict(weights, strict=False)
-            found += [row for t in trajectories for row in scored(model, exact, t, version)]
+        trajectories = [t for record in records for t in record.trajectories]
+        plain, exact = (
+            rescored(trajectories, Path(scratch), model="smollm2", dtype=dtype)
+            for dtype in (torch.bfloat16, torch.float32)  # the same weights, widened
+        )
+    compared = {
+        "stored, plain bfloat16 forward": [stored - here for stored, here in plain],
+        "stored, float32 forward": [stored - here for stored, here in exact],
+        "plain bfloat16, float32 forward": [
+            here - there for (_, here), (_, there) in zip(plain, exact, strict=True)
+        ],
+    }
     rows = [
-        row("stored, plain bfloat16 forward", ((stored, plain) for stored, plain, _ in found)),
-        row("stored, float32 forward", ((stored, ref) for stored, _, ref in found)),
-        row("plain bfloat16, float32 forward", ((plain, ref) for _, plain, ref in found)),
+        (name, *(f"{value:.4f}" for value in quantiles(map(abs, values))))
+        for name, values in compared.items()
     ]
-    text = table(("difference between", "median", "p90", "p99", "max", "mean"), rows)
+    text = table(HEADER, rows)
     print(text)
     write_section(
         "rescoring",
         "## Re-scoring SmolLM2 in bfloat16\n\n"
         f"`python benchmarks/rescoring.py --steps {steps}`: absolute differences of logprobs over "
-        f"{len(found)} trained tokens. Each token is scored again with the version of the weights that "
+        f"{len(plain)} trained tokens. Each token is scored again with the version of the weights that "
         f"it names; {split} turns span two versions. The last row compares two forward passes: it is "
         "the difference that bfloat16 makes by itself.\n\n"
         f"{text}",
