@@ -18,9 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -171,7 +169,7 @@ def page(example: Example, command: str, untrained: Evaluations, seeds: Mapping[
     for split, what in example.splits.items():
         for measure in example.measures:
             parts.append(_table(f"{measure}: {what}", untrained, seeds, split, measure))
-    parts += [_progress(seeds), _tokens(seeds)]
+    parts.append(_tokens(seeds))
     return "\n\n".join(parts)
 
 
@@ -207,22 +205,6 @@ def _mean(values: Sequence[float | None]) -> str:
     if len(found) != len(values) or len(found) < 2:
         return ""
     return with_interval(found)
-
-
-def _progress(seeds: Mapping[int, Seed]) -> str:
-    """The batches of training, by thirds of the run."""
-    rows = []
-    for name in ("batch/success", "batch/reward"):
-        thirds = [_thirds([step[name] for step in one.steps]) for one in seeds.values()]
-        cells = [" -> ".join(f"{value:.2f}" for value in each) for each in thirds]
-        rows.append([name, *cells, _mean([each[-1] - each[0] for each in thirds])])
-    header = ["batches of training, by thirds", *(f"seed {seed}" for seed in seeds), "last - first"]
-    return table(header, rows)
-
-
-def _thirds(values: Sequence[float]) -> list[float]:
-    bounds = [len(values) * part // 3 for part in range(4)]
-    return [fmean(values[low:high]) for low, high in pairwise(bounds)]
 
 
 def _tokens(seeds: Mapping[int, Seed]) -> str:
