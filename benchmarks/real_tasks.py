@@ -42,7 +42,7 @@ class Example:
     package: str
     name: str
     splits: Mapping[str, str]
-    """What the splits are, by name."""
+    """Descriptions of the splits, by name."""
     measures: Sequence[str]
     """The columns of an evaluation."""
 
@@ -71,7 +71,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What one seed gave."""
+    """The figures of one seed."""
 
     evaluations: Evaluations
     steps: Sequence[Mapping[str, float]]
@@ -81,9 +81,9 @@ class Seed:
     """Tokens that the trainer counted, by the record of each step."""
     num_rescored: int
     dtype: str
-    """Of the engine, and of the forward that scored again."""
+    """Dtype of the engine, and of the forward that scored again."""
     differences: Sequence[float]
-    """Of logprobs: quantiles."""
+    """Quantiles of the absolute differences of logprobs."""
 
     def find(self, phase: str, split: str) -> Mapping[str, Any]:
         return next(r for r in self.evaluations if (r["name"], r["split"]) == (phase, split))

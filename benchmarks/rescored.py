@@ -1,4 +1,4 @@
-"""What a run trained, scored again by a plain transformers forward under the weights each token names."""
+"""Trained tokens, scored again by a plain transformers forward under the weights that each of them names."""
 
 import copy
 import statistics

@@ -109,7 +109,7 @@ def judge_messages(
 
 @dataclass(frozen=True, slots=True)
 class _Thumbs:
-    """What the user of a session said of it. Thumbs on turns are wanted more than one on the whole."""
+    """The thumbs of the user of a session: on the whole, or on turns."""
 
     whole: float | None
     by_turn: Mapping[int, float]
