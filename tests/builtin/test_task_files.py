@@ -15,6 +15,7 @@ from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
 from areal_sdk.telemetry.episode_index import task_key
 from tests.builtin import hub_server
+from tests.builtin.saved_dataset import saved
 
 
 def write(tmp_path: Path, *lines: str) -> Path:
@@ -89,20 +90,6 @@ ROWS = [
 ]
 TASKS = [{"question": row["problem"], "answer": row["solution"]} for row in ROWS]
 FIELDS = {"question": "problem", "answer": "solution"}
-
-
-def saved(directory: Path, rows: list[dict[str, str]]) -> Path:
-    """Rows written as `datasets.Dataset.save_to_disk` writes them."""
-    directory.mkdir(parents=True)
-    table = pyarrow.Table.from_pylist(rows)
-    with (
-        pyarrow.OSFile(str(directory / "data-00000-of-00001.arrow"), "wb") as file,
-        pyarrow.ipc.new_stream(file, table.schema) as stream,
-    ):
-        stream.write_table(table)
-    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
-    (directory / "state.json").write_text(json.dumps(state))
-    return directory
 
 
 def written(tmp_path: Path, suffix: str) -> Path:

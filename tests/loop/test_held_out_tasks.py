@@ -22,7 +22,7 @@ from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.types import Task
-from tests.builtin.test_task_files import saved as write_saved_dataset
+from tests.builtin.saved_dataset import saved as write_saved_dataset
 
 ENDPOINT = "http://127.0.0.1:9/v1"
 TASKS = [Task(str(number)) for number in range(120)]
