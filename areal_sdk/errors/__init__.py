@@ -5,6 +5,7 @@ The tree is whole. A name with a file in brackets stands in that file, because o
 * ArealError: the base of every exception of the SDK
   - ConfigError (also ValueError): the configuration cannot be run; the message names the cure
     + MissingExtraError: the command needs a package of an optional extra
+    + NoSplitError [builtin/rows.py]: a source with several splits lacks the one that is asked for
   - PluginError: a plugin failed to load, or two plugins claim one name
   - EngineError: an inference engine could not answer a request
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault

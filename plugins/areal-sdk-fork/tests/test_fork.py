@@ -3,7 +3,6 @@ Readings: the recorded tokens, with the logprobs that other weights give them.""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +14,6 @@ from click.testing import CliRunner
 import areal_sdk
 from areal_sdk import ConfigError, EngineError, Episode, GenerateRequest, Run
 from areal_sdk.engine import GenerateResult
-from areal_sdk.models import resolve_model
 from areal_sdk.testing import ScriptedEngine, check_plugin, make_episode
 from areal_sdk.types import FinishReason
 from areal_sdk_fork.command import fork
@@ -24,6 +22,7 @@ from areal_sdk_fork.read_command import reread as reread_command
 from areal_sdk_fork.read_engine import RereadEngine
 from areal_sdk_fork.reading import Reading, as_sampled, changes, reread
 from areal_sdk_fork.replay import Replay, chunk_of
+from areal_sdk_fork.vocabulary import check_tokenizer
 
 AGENT = Path(__file__).with_name("fork_agent.py")
 WORD = "FORK_TEST_WORD"
@@ -157,34 +156,24 @@ def test_an_episode_without_weights_to_compare_names_the_cure(recorded: tuple[Ru
         reread(run, episode)
 
 
-def shifted(tokenizer: Path, target: Path) -> Path:
-    """A tokenizer with the same tokens under other numbers."""
-    vocabulary = json.loads(tokenizer.read_text())
-    tokens = vocabulary["model"]["vocab"]
-    most = len(tokens)
-    vocabulary["model"]["vocab"] = {text: (number + 1) % most for text, number in tokens.items()}
-    target.write_text(json.dumps(vocabulary))
-    return target
+def vocabulary(directory: Path, *words: str) -> Path:
+    """A model directory that has a tokenizer of whole words alone."""
+    directory.mkdir()
+    model = {"type": "WordLevel", "vocab": {w: n for n, w in enumerate(words)}, "unk_token": "?"}
+    (directory / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
+    return directory
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_model_with_another_tokenizer_is_refused(
-    recorded: tuple[Run, str], tmp_path: Path, is_kept: bool
-) -> None:
-    run, episode = recorded
-    model = shutil.copytree(resolve_model("tiny"), tmp_path / "other")
-    shifted(model / "tokenizer.json", model / "tokenizer.json")
-    kept = run.path / "model" / "tokenizer.json"
-    if is_kept:
-        kept.parent.mkdir()
-        shutil.copy(resolve_model("tiny") / "tokenizer.json", kept)
-    try:
-        with pytest.raises(
-            ConfigError, match=r"has another tokenizer than the run: .* in the record"
-        ):
-            reread(run, episode, [str(model)])
-    finally:
-        shutil.rmtree(kept.parent, ignore_errors=True)
+def test_a_model_with_another_tokenizer_is_refused(tmp_path: Path, is_kept: bool) -> None:
+    ours = vocabulary(tmp_path / "ours", "?", "yes", "no")
+    others = vocabulary(tmp_path / "others", "?", "no", "yes")
+    said = {"output_tokens": (1,), "logprobs": (-0.5,), "versions": (0,)}
+    turn = replace(make_episode("yes").turns[0], new_tokens=(), **said)  # type: ignore[arg-type]
+    recorded = ours / "tokenizer.json" if is_kept else tmp_path / "none"
+    check_tokenizer([turn], ours, recorded=recorded)
+    with pytest.raises(ConfigError, match=r"has another tokenizer than the run: .* in the record"):
+        check_tokenizer([turn], others, recorded=recorded)
 
 
 class Biased(ScriptedEngine):
