@@ -72,7 +72,7 @@ TASKS = (
     tiny("tool_choice", "tool choice", is_single_turn=True),
     tiny("two_tools", "two tools in order", samples=9),
     tiny("second_try", "self-correction", samples=10),
-    tiny("nim", "game"),
+    tiny("nim", "game", samples=2),
     tiny("grid", "grid world"),
     tiny("noisy", "noisy reward", is_single_turn=True),
     tiny("garden", "delayed reward", samples=17),
