@@ -80,10 +80,8 @@ def _answers(run: OpenRun, name: str, num_episodes: int) -> Iterator[tuple[str, 
         kept.append(one)
         yield from found
     rows = [row_of(one) for one in kept]
-    yield (
-        f"runs/{name}/episodes",
-        {"total": len(run.episodes), "found": len(rows), "scanned": None, "rows": rows},
-    )
+    listed = {"total": len(run.episodes), "found": len(rows), "scanned": None, "rows": rows}
+    yield f"runs/{name}/episodes", listed
     for group in list(dict.fromkeys(one.group for one in kept if one.group))[:MAX_GROUPS]:
         yield answer("siblings", group=group)
     for task in list(dict.fromkeys(one.task_id for one in kept))[:MAX_TASKS]:
@@ -140,9 +138,8 @@ def _absolute(text: str, name: str) -> str:
     """The module `name` with its imports by the names of the import map: a `data:` address has no folder."""
 
     def named(found: re.Match[str]) -> str:
-        return (
-            f'from "view/{posixpath.normpath(posixpath.join(posixpath.dirname(name), found[1]))}"'
-        )
+        path = posixpath.join(posixpath.dirname(name), found[1])
+        return f'from "view/{posixpath.normpath(path)}"'
 
     return _IMPORT.sub(named, text)
 

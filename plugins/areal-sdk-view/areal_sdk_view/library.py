@@ -97,9 +97,8 @@ class Library:
 
     def _overview(self, path: Path) -> dict[str, Any] | None:
         """The overview, read again only if the run wrote something since."""
-        stamp = tuple(
-            _stamp(path / name) for name in ("metrics.jsonl", "live.json", "config.toml", ".lock")
-        )
+        watched = ("metrics.jsonl", "live.json", "config.toml", ".lock")
+        stamp = tuple(_stamp(path / name) for name in watched)
         known = self._overviews.get(path)
         if known is not None and known[0] == stamp and known[1]["state"] != "running":
             return known[1]

@@ -136,9 +136,8 @@ def _wrong(quote: Quote, link: Link, texts: Sequence[tuple[int | None, str]]) ->
         yield "an empty quote"
         return
     turns = [turn for turn, text in texts if _holds(text, parts)]
-    where = (
-        f"episode {link.episode}" if link.turn is None else f"turn {link.turn} of {link.episode}"
-    )
+    part = "episode" if link.turn is None else f"turn {link.turn} of"
+    where = f"{part} {link.episode}"
     if not turns:
         yield f"not in {where}: {quote.text[:80]!r}"
     elif link.turn is not None and link.turn not in turns:

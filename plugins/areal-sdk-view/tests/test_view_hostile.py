@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from view_browser import Page
 from view_places import check
-from view_runs import TOKEN, write_run, write_step
+from view_runs import STEPS, TOKEN, write_run, write_step
 
 from areal_sdk import ArealError, ConfigError, Episode, Outcome, Task, Turn
 from areal_sdk.records import FollowedRun
@@ -35,7 +35,7 @@ NAME = f"<img src=x onerror={FLAG}> %2e & #x"
 HUGE = 10_000_000
 ASKED = (
     *("", "events?names=.", "episodes", "episodes?text=title&order=worst", "tasks", "failures"),
-    *("lanes?seconds=1e9", "why"),
+    *("lanes?seconds=1e9", "why", "logs", "plan?since=0&until=9e9"),
 )
 """Answers about a run; those about one episode, task and group follow from its episodes."""
 
@@ -96,6 +96,13 @@ def write_hostile(root: Path, name: str) -> Path:
         [(one, ()) for one in episodes],
         advantages={one.id: float(n) - 1 for n, one in enumerate(episodes)},
         metrics={HOSTILE: 1.0, f"batch/outcome/{HOSTILE}": 1.0, "train/loss": float("inf")},
+    )
+    run.event(
+        "step",
+        {
+            "step": 2,
+            **dict.fromkeys(("engine_update_s", "train/step_s", "train/cpu_main_s"), HOSTILE),
+        },
     )
     run.drop(hostile_episode(7, HOSTILE, error=True), "error_agent")
     run.drop(hostile_episode(9, "", is_newer=True), "stale")
@@ -277,7 +284,7 @@ def damaged(text: str, to: object) -> Iterator[tuple[str, str]]:
 def breaks(run: OpenRun) -> Iterator[str]:
     """The answers about a run that would be errors of the server."""
     asked: list[tuple[str, dict[str, str]]] = [
-        *((what, {}) for what in ("", "events", "tasks", "failures", "lanes", "why")),
+        *((what, {}) for what in ("", "events", "tasks", "failures", "lanes", "why", "logs")),
         ("events", {"names": "."}),
         ("episodes", {"order": "worst", "text": "title"}),
     ]
@@ -298,6 +305,12 @@ def breaks(run: OpenRun) -> Iterator[str]:
 def write_small(root: Path) -> Path:
     """A run with every file that holds values."""
     path = write_run(root, "small-1")
+    run = RecordedRun(path)
+    lengths = {"train/step_s": 1.5, "train/publish_s": 0.1, "engine_update_s": 0.1}
+    for step, used in ((STEPS + 1, 2.0), (STEPS + 2, 3.0)):
+        cpu = {"train/cpu_main_s": used, "train/cpu_engine_s": used}
+        run.event("step", {"step": step, "batch/waited_s": 1.0, **lengths, **cpu})
+    run.close()
     run_dir = FollowedRun(path).run_dir
     run_dir.record_plugins({"plugin": "1.0"})
     waits = [{"name": "engine", "waited_s": 2.0}]
@@ -337,6 +350,20 @@ def check_all(path: Path, file: Path, values: Sequence[object]) -> None:
 def test_no_value_in_any_file_makes_an_error_of_the_server(tmp_path: Path, name: str) -> None:
     path = write_small(tmp_path)
     check_all(path, path / name, WRONG)
+
+
+SETTINGS = (
+    *("serve = 3", 'serve = "x"', "serve = []", "rollout = 3", 'rollout = "x"', "run = 3"),
+    *('rollout = {max_inflight = "8"}', "rollout = {max_inflight = []}", "algorithm = 3"),
+    *("agent = 3", "reward = 3", 'model = "tiny"\n[options]\nreward = 3'),
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_no_setting_makes_an_error_of_the_server(tmp_path: Path, settings: str) -> None:
+    path = write_small(tmp_path)
+    (path / "config.toml").write_text(f"{settings}\n")
+    assert problems_of(path) == []
 
 
 @pytest.mark.long  # as above

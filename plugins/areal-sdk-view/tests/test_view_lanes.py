@@ -36,7 +36,9 @@ async def test_lanes_put_the_parts_of_a_run_on_one_clock(
     assert {bar["step"] for bar in late["bars"]} == {2, 3, 4}
     assert sum(map(len, late["agents"])) == 2 * 4
     await get(client, "runs/timed/lanes", 400, seconds="-1")
-    await get(client, "runs/timed/lanes", 400, until="nan")
+    for until in ("nan", "inf", "1e300"):
+        await get(client, "runs/timed/lanes", 400, until=until)
+    await get(client, "runs/guess-1/lanes", 400, seconds="1e-9")  # the clock has 2e-7 s
 
 
 async def test_lanes_without_an_episode_are_empty(
@@ -64,6 +66,41 @@ async def test_the_planned_lane_begins_with_a_measured_step(
     assert "a calibration needs 11" in few["error"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("rollout = 3", "is damaged"),
+        ('rollout = "x"', "no [rollout]"),
+        ("[rollout]\nbatch = {}", "batch"),
+    ],
+)
+async def test_a_plan_of_damaged_settings_is_refused(
+    client: aiohttp.ClientSession,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str,
+    told: str,
+) -> None:
+    pytest.importorskip("areal_sdk_plan", reason="no areal-sdk-plan here")
+    write_timed_run(runs / "timed", monkeypatch)
+    (runs / "timed/config.toml").write_text(f'model = "tiny"\n{settings}\n')
+    window = {"since": "1003.99", "until": "1008"}
+    refused = await get(client, "runs/timed/plan", 400, **window)
+    assert told in refused["error"]
+
+
+async def test_a_plan_begins_with_a_step_of_any_number(
+    client: aiohttp.ClientSession, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("areal_sdk_plan", reason="no areal-sdk-plan here")
+    write_timed_run(runs / "timed", monkeypatch)
+    metrics = runs / "timed/metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step":5,', '"step":5.5,'))
+    window = {"since": "1003.99", "until": "1008"}
+    bars = (await get(client, "runs/timed/plan", **window))["bars"]
+    assert (bars[0]["step"], bars[0]["begin"]) == (5.5, pytest.approx(1004.05))
+
+
 async def test_cpu_hours_go_on_after_a_resume(client: aiohttp.ClientSession, runs: Path) -> None:
     run = RecordedRun(runs / "resumed")
     for step, used in ((1, 2.0), (2, 5.0)):
@@ -74,6 +111,20 @@ async def test_cpu_hours_go_on_after_a_resume(client: aiohttp.ClientSession, run
     columns = (await get(client, "runs/resumed/events"))["columns"]
     assert columns["cpu_s"] == [2.0, 5.0, 10.0]
     assert (await get(client, "runs/guess-1/events"))["columns"]["cpu_s"] == [None] * STEPS
+
+
+async def test_a_resumed_process_counts_from_nothing_however_much_it_used(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    run = RecordedRun(runs / "resumed")
+    run.event("step", {"step": 1, "train/cpu_main_s": 2.0})
+    run.resume(1)
+    run.event("step", {"step": 2, "train/cpu_main_s": 6.0, "train/cpu_engine_s": 3.0})
+    run.event("step", {"step": 3, "train/cpu_main_s": None, "train/cpu_engine_s": "a"})
+    run.event("step", {"step": 4, "train/cpu_main_s": 7.0, "train/cpu_engine_s": 1.0})
+    run.close()
+    columns = (await get(client, "runs/resumed/events"))["columns"]
+    assert columns["cpu_s"] == [2.0, 11.0, None, 13.0], "the engine was started again"
 
 
 async def test_a_log_is_read_from_its_end(client: aiohttp.ClientSession, runs: Path) -> None:
@@ -91,3 +142,8 @@ async def test_a_log_is_read_from_its_end(client: aiohttp.ClientSession, runs: P
     for name in ("secret.log", "../config.toml", "none.log"):
         await get(client, "runs/guess-1/logs", 404, name=name)
     assert (await get(client, "runs/guess-2/logs"))["text"] == ""
+    (runs / "guess-2/logs").rmdir()
+    (runs / "guess-2/logs").symlink_to(logs)
+    elsewhere = await get(client, "runs/guess-2/logs")
+    assert (elsewhere["sizes"], elsewhere["text"]) == ({}, "")
+    await get(client, "runs/guess-2/logs", 404, name="engine.log")

@@ -10,6 +10,7 @@ from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
 
 from areal_sdk import Episode, Outcome, Task
 from areal_sdk.testing import RecordedRun
+from areal_sdk_view.answers.comparing import MAX_SIDES
 from areal_sdk_view.command import view
 from areal_sdk_view.export import export
 
@@ -179,6 +180,38 @@ async def test_held_out_tasks_of_two_runs_lead_to_both_episodes(
     await page.press("Enter")
     await page.until("document.body.innerText.includes('b at step 6: 0')")
     assert "b at step 0: 1" in await page.text()
+    check(page, address)
+
+
+async def test_more_runs_than_are_put_side_by_side_have_no_link_to_that(
+    page: Page, address: str, runs: Path
+) -> None:
+    names = [f"many-{n}" for n in range(MAX_SIDES + 1)]
+    for name in names:
+        RecordedRun(runs / name).close()
+    await page.open(f"{address}/?token={TOKEN}")
+    for chosen, is_there in ((names[1:], True), (names, False)):
+        await page.go("#compare?" + "&".join(f"run={name}" for name in chosen))
+        shown = await page.text()
+        assert f"{len(chosen)} runs" in shown
+        assert ("held-out tasks, side by side" in shown) is is_there
+    check(page, address)
+
+
+async def test_an_earlier_part_of_a_log_is_read_once_however_often_it_is_asked_for(
+    page: Page, address: str, runs: Path
+) -> None:
+    log = runs / "guess-1/logs/engine.log"
+    log.write_text("".join(f"line {n}\n" for n in range(20_000)))
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/logs")
+    await page.until("document.querySelector('pre.log')?.innerText.includes('line 19999')")
+    button = (
+        "[...document.querySelectorAll('button')].find((b) => b.innerText.startsWith('Earlier'))"
+    )
+    await page.run(f"for (let n = 0; n < 3; n += 1) {button}.click(); 1")
+    await page.until(f"!{button}.disabled && document.activeElement === {button}")
+    shown = await page.run("document.querySelector('pre.log').textContent")
+    assert shown == log.read_text()[-200_000:]
     check(page, address)
 
 

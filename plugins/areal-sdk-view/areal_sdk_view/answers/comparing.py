@@ -17,6 +17,7 @@ def compare(paths: Mapping[str, Path]) -> dict[str, Any]:
     runs = {name: FollowedRun(path).run_dir for name, path in paths.items()}
     return {
         "runs": list(runs),
+        "max_sides": MAX_SIDES,
         "figures": {name: figures_of(run) for name, run in runs.items()},
         "settings": differing_settings([run.read_config() for run in runs.values()]),
     }

@@ -1,11 +1,11 @@
 """The curves of a run as columns, and what happened beside them: evaluations, notices, resumes, checkpoints."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from areal_sdk.records import PANELS, FollowedRun
-from areal_sdk_view.answers.lanes import steps_of
+from areal_sdk_view.answers.lanes import is_number, steps_of
 
 AXES = ("step", "time", "train_seconds", "batch/episodes", "batch/sampled_tokens", "version")
 """The columns from which the page makes its horizontal axes."""
@@ -29,7 +29,7 @@ MORE_PANELS: Mapping[str, Mapping[str, str]] = {
     },
 }
 _PROCESS = re.compile(r"train/cpu_(main|engine|.+-.+)_s")
-"""CPU seconds of a process since its start; other names of this form are parts of one step."""
+"""CPU seconds so far of main process, engine, a trainer or agents; other names of this form are parts of one step."""
 _OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
 
 
@@ -38,7 +38,8 @@ def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     pattern = _pattern(query.get("names") or "(?!)")
     warm = [event for event in run.events if event["kind"] == "sft"]
     steps = steps_of(run)
-    names = dict.fromkeys(key for step in steps for key, value in step.items() if _is_number(value))
+    names = dict.fromkeys(key for step in steps for key, value in step.items() if is_number(value))
+    cpu_s = _cpu_seconds(run.events)
     panels = {**PANELS, **MORE_PANELS}
     wanted = {*AXES, *(name for panel in panels.values() for name in panel)}
     chosen = [n for n in names if n in wanted or _OPTIONAL.match(n) or pattern.search(n)]
@@ -46,7 +47,7 @@ def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "num_resumes": run.num_resumes,
         "names": list(names),
         "columns": {name: [step.get(name) for step in steps] for name in chosen}
-        | {"cpu_s": _cpu_seconds(steps)},
+        | {"cpu_s": [cpu_s[step["step"]] for step in steps]},
         "panels": _panels(panels, chosen),
         "evaluations": _evaluations(run.events),
         "warm_up": {name: [event.get(name) for event in warm] for name in ("step", "loss")},
@@ -66,26 +67,26 @@ def _panels(panels: Mapping[str, Mapping[str, str]], chosen: list[str]) -> list[
     return [{"title": title, "series": of} for title, of in series.items() if of]
 
 
-def _cpu_seconds(steps: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """The CPU time of all processes of the run up to each step, those before a resume too. None: not measured."""
-    spent, before, found = 0.0, dict[str, float](), list[float | None]()
-    for step in steps:
-        now = {key: value for key, value in step.items() if _PROCESS.fullmatch(key)}
-        spent += sum(
-            now[key] - (old if (old := before.get(key, 0.0)) <= now[key] else 0.0) for key in now
-        )
-        found.append(round(spent, 2) if now else None)
-        before = now
+def _cpu_seconds(events: Iterable[Mapping[str, Any]]) -> dict[float, float | None]:
+    """The CPU time, up to each step, of main process, engine, trainers and agents, as far as they run on the machine of
+    the main process. A resume starts them anew; steps that it repeats count once. None: not measured."""
+    spent, before, found = 0.0, dict[str, float](), dict[float, float | None]()
+    for event in events:
+        if event["kind"] == "resume":
+            before.clear()
+        elif event["kind"] == "step":
+            now = {k: v for k, v in event.items() if _PROCESS.fullmatch(k) and is_number(v)}
+            for key, used in now.items():  # a count that fell: the engine was started again
+                spent += used - (old if (old := before.get(key, 0.0)) <= used else 0.0)
+            before |= now
+            found[event["step"]] = round(spent, 2) if now else None
     return found
 
 
 def _evaluations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The latest measurement of each split after each step."""
-    found = {
-        (event.get("split", "eval"), event.get("step", 0)): event
-        for event in events
-        if event["kind"] in ("eval", "held_out")
-    }
+    measured = [event for event in events if event["kind"] in ("eval", "held_out")]
+    found = {(event.get("split", "eval"), event.get("step", 0)): event for event in measured}
     return sorted(found.values(), key=lambda event: float(event.get("step", 0)))
 
 
@@ -106,10 +107,6 @@ def _happened(run: FollowedRun) -> list[dict[str, Any]]:
             at = {"step": int(number), "time": path.stat().st_mtime}
             found.append({**at, "kind": "checkpoint", "text": f"checkpoint of step {int(number)}"})
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

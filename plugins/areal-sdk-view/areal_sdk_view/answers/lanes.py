@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -37,17 +36,15 @@ def lanes(run: FollowedRun, query: Mapping[str, str]) -> JSON:
     shown = min((bar["begin"] for bar in of_steps(steps[-STEPS_SHOWN:])), default=oldest)
     until = float(query.get("until") or newest)
     length = float(query.get("seconds") or min(MOST_S, newest - shown) or 10.0)
-    if not isfinite(until) or not 0.0 < length < LONGEST_S:
+    since = until - length
+    if not since < until or not length < LONGEST_S:  # or the clock cannot tell `seconds` at `until`
         raise ValueError(f"until = {until}, seconds = {length}: give a moment and a length")
-    window = until - length, until
-    since, last = (
-        window[0],
-        until,
-    )  # of 100,000 episodes, calls of a function would be the slow part
-    inside = [one for one in episodes if one.time > since and one.time - one.duration_s <= last]
+    window = since, until
+    # Of 100,000 episodes, calls of a function would be the slow part.
+    inside = [one for one in episodes if one.time > since and one.time - one.duration_s <= until]
     return {
         "range": [oldest, newest],
-        "since": until - length,
+        "since": since,
         "until": until,
         "agents": _slots(inside[-MAX_BARS:]),
         "num_left_out": max(0, len(inside) - MAX_BARS),
@@ -69,11 +66,11 @@ def of_steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[JSON]:
     takes the weights; how long is in the event of the next."""
     for event, after in pairwise([*steps, {}]):
         end = float(event["time"])
-        lengths = [event.get(f"train/{part}_s") or 0.0 for part in ("step", "publish")]
+        lengths = [_number(event.get(f"train/{part}_s")) for part in ("step", "publish")]
         begin = end - sum(lengths)
-        edges = (begin - (event.get("batch/waited_s") or 0.0), begin, begin + lengths[0], end)
+        edges = (begin - _number(event.get("batch/waited_s")), begin, begin + lengths[0], end)
         parts = [*zip(OF_STEP, pairwise(edges), strict=True)]
-        taken = end, end + (after.get("engine_update_s") or 0.0)
+        taken = end, end + _number(after.get("engine_update_s"))
         for kind, (first, last) in [*parts, ("update", taken)]:
             if last > first:
                 yield {"kind": kind, "begin": first, "end": last, "step": event["step"]}
@@ -103,14 +100,25 @@ def _gate(run: FollowedRun, inside: Iterable[EpisodeSummary], window: Span, ende
     """The training episodes that run at a time, and the places that the gate keeps empty up to the last step: more
     episodes would be too old. None are kept where callers start them."""
     config = run.run_dir.read_config()
-    is_called = bool((config.get("serve") or {}).get("learn"))
-    most = 0 if is_called else (config.get("rollout") or {}).get("max_inflight") or 0
+    serve, rollout = (
+        of if isinstance(of := config.get(name), Mapping) else {} for name in ("serve", "rollout")
+    )
+    most = 0.0 if serve.get("learn") else _number(rollout.get("max_inflight"))
     began = next((_span(one)[0] for one in run.episodes if one.split == "train"), ended)
     spans = [(one.time - one.duration_s, one.time) for one in inside if one.split == "train"]
     running = _at_once(spans, window)
     times = np.linspace(*window, NUM_BINS, endpoint=False)
     held = [max(0.0, most - n) * (began < at < ended) for at, n in zip(times, running, strict=True)]
     return {"running": running, "held": held, "most": most}
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float:
+    """A length or a count; 0.0 for what is no number, or too large for both."""
+    return float(value) if is_number(value) and abs(value) < LONGEST_S else 0.0
 
 
 def _at_once(spans: Sequence[Span], window: Span) -> list[float]:

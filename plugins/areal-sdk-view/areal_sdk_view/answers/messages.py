@@ -23,7 +23,7 @@ def blocks_of(message: Mapping[str, Any]) -> list[Block]:
 def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
     for name in ("reasoning_content", "reasoning", "thinking"):
         if message.get(name):
-            yield {"kind": "thought", "text": _text(message[name])}
+            yield {"kind": "thought", "text": text_of(message[name])}
     content = message.get("content")
     for part in content if isinstance(content, list) else [content]:
         yield from _of_part(part)
@@ -32,7 +32,7 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
         function = given if isinstance(given, Mapping) else {}
         yield {
             "kind": "call",
-            "name": _text(function.get("name", "?")),
+            "name": text_of(function.get("name", "?")),
             "text": _arguments(function.get("arguments", "")),
         }
 
@@ -53,26 +53,26 @@ def _of_part(part: object) -> Iterator[Block]:
     elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
         yield from _of_part(part["text"])
     elif part is not None:
-        yield {"kind": "data", "text": _text(part)}
+        yield {"kind": "data", "text": text_of(part)}
 
 
 def _arguments(given: object) -> str:
     """Arguments of a call as a person reads them: indented, where they are JSON."""
     if not isinstance(given, str):
-        return _text(given)
+        return text_of(given)
     try:
         parsed = orjson.loads(given)
     except orjson.JSONDecodeError:
         return given
-    return _text(parsed) if isinstance(parsed, (dict, list)) else given
+    return text_of(parsed) if isinstance(parsed, (dict, list)) else given
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A text as it is; another value as JSON, indented."""
     if isinstance(value, str):
         return value
-    return orjson.dumps(
-        value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=repr
-    ).decode()
+    option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(value, option=option, default=repr).decode()
 
 
 def cut(block: Block) -> Block:

@@ -1,5 +1,6 @@
 """One run: its line in the list, settings, verdict, ledger; its faults, and the logs of its processes."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,10 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def logs(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """The end of the log `name`, up to byte `until`, and the size of each log. Without a name the newest."""
-    found = sorted(run.run_dir.logs.glob("*.log"))
+    """The end of the log `name`, up to byte `until`, and the size of each log. Without a name the newest. A link may
+    lead out of the run: none is followed."""
+    folder = run.run_dir.logs
+    found = [] if folder.is_symlink() else sorted(folder.glob("*.log"))
     files = {one.name: one for one in found if one.is_file() and not one.is_symlink()}
     sizes = {name: path.stat().st_size for name, path in files.items()}
     newest = max(files, key=lambda one: (sizes[one] > 0, files[one].stat().st_mtime_ns), default="")
@@ -48,7 +51,7 @@ def logs(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     since = max(0, until - LOG_PART)
     text = b""
     if name:
-        with files[name].open("rb") as file:
+        with os.fdopen(os.open(files[name], os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             file.seek(since)
             text = file.read(max(0, until - since))
     return {"sizes": sizes, "name": name, "since": since, "text": text.decode(errors="replace")}

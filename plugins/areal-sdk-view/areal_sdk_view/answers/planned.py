@@ -20,7 +20,7 @@ def plan(library: Library, name: str, query: Mapping[str, str]) -> dict[str, Any
     bars: list[dict[str, Any]] = []
     step, at = min(((n, at) for n, at in begins.items() if since <= at < until), default=(0, until))
     while at < until and len(bars) < MAX_BARS:
-        for kind, length in again.steps[min(step, len(again.steps)) - 1].items():
+        for kind, length in again.steps[min(int(step), len(again.steps)) - 1].items():
             bars.append({"kind": kind, "begin": at, "end": at + length, "step": step})
             at += length
         step += 1
@@ -34,4 +34,7 @@ def _again(run: Path, size: int) -> Any:
         from areal_sdk_plan.again import play_again
     except ImportError:
         raise ValueError('areal-sdk-plan predicts steps: pip install "areal-sdk[plan]"') from None
-    return play_again(run)
+    try:
+        return play_again(run)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as exc:
+        raise ValueError(f"a setting or a step of this run is damaged: {exc!r}") from exc

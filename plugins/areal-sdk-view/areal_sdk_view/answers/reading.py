@@ -4,13 +4,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from areal_sdk.records import EpisodeRecord
 from areal_sdk_traces.copies import copy_of
 from areal_sdk_view.answers.columns import OF_SAMPLING, OF_STEP, aligned, columns_of
 from areal_sdk_view.answers.episodes import row_of
-from areal_sdk_view.answers.messages import conversation, cut
+from areal_sdk_view.answers.messages import conversation, cut, text_of
 from areal_sdk_view.answers.pieces import pieces_of
 from areal_sdk_view.answers.readings import pair_of, readings_of
 from areal_sdk_view.library import NotThereError, OpenRun
@@ -34,7 +32,7 @@ def read(run: OpenRun, query: Mapping[str, str]) -> JSON:
     messages, outcome = conversation(episode), episode.outcome
     return {
         "summary": row_of(summary),
-        "task": {"id": episode.task.id, "data": cut({"text": _json(episode.task.data)})},
+        "task": {"id": episode.task.id, "data": cut({"text": text_of(dict(episode.task.data))})},
         "outcome": {name: getattr(outcome, name) for name in _OF_OUTCOME}
         | {
             "metrics": dict(outcome.metrics),
@@ -87,9 +85,8 @@ def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
     segments, tokens = [], list[int]()
     for index, turn in enumerate(turns):
         for is_output, part in ((False, turn.new_tokens), (True, turn.output_tokens)):
-            segments.append(
-                {"turn": index, "is_output": is_output, "first": len(tokens), "length": len(part)}
-            )
+            place = {"first": len(tokens), "length": len(part)}
+            segments.append({"turn": index, "is_output": is_output, **place})
             tokens += part
     texts, places = pieces_of(run.run_dir.model).table(tokens)
     readings = readings_of(run, record.episode.id, turns)
@@ -115,9 +112,3 @@ def _turn(record: EpisodeRecord, index: int) -> JSON:
         "advantage": credit[index] if index < len(credit) else None,
         "reward": rewards[index] if index < len(rewards) else None,
     }
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    return orjson.dumps(
-        dict(data), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=repr
-    ).decode()

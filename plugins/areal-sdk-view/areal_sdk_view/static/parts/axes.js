@@ -2,7 +2,7 @@
 
 export const AXES = { step: "step", episodes: "episodes", tokens: "tokens", hours: "hours", cpu: "CPU hours" };
 
-/** The values of an axis, one a step. Episodes and sampled tokens add up; hours are of the clock, CPU hours of all processes. */
+/** The values of an axis, one a step. Episodes and sampled tokens add up; hours are of the clock, CPU hours of main process, engine, trainers and agents. */
 export function axis(name, columns) {
   if (name === "hours") {
     const begin = columns.time[0] - (columns.train_seconds?.[0] ?? 0);

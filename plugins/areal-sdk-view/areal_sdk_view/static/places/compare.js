@@ -34,7 +34,7 @@ export async function compare(root, [place], query) {
     const figures = [...new Set(names.flatMap((name) => Object.keys(answer.figures[name])))];
     const head = h("tr", {}, h("td"), names.map((name, n) => h("th", {}, h("span", { class: "bar", style: { width: "12px", background: series(n) } }), link(href(["run", name]), name))));
     const table = (title, rows) => h("div", { class: "panel scroll" }, h("h2", {}, title), h("table", {}, h("thead", {}, head.cloneNode(true)), h("tbody", {}, rows)));
-    replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`), names.length > 1 ? link(href(["compare", "tasks"], { run: names }), "held-out tasks, side by side") : null),
+    replace(root, h("div", { class: "head" }, h("h1", {}, `${names.length} runs`), names.length > 1 && names.length <= answer.max_sides ? link(href(["compare", "tasks"], { run: names }), "held-out tasks, side by side") : null),
       h("div", { class: "tools" }, choice("axis", AXES, "over"), choice("smooth", { 0: "none", 0.6: "some", 0.9: "much" }, "smoothing")),
       h("div", { class: "grid" }, charts.map((one) => h("div", { class: "panel" }, one))),
       h("div", { style: { height: "14px" } }),

@@ -23,9 +23,12 @@ export async function logs(root, { run, query }) {
   }
 
   async function earlier() {
-    const before = await read(answer.since);
-    answer = { ...before, text: before.text + answer.text };
+    const after = answer; // a refresh may replace it meanwhile
+    more.disabled = true;
+    const before = await read(after.since).finally(() => { more.disabled = false; });
+    answer = { ...before, text: before.text + after.text };
     draw();
+    more.focus();
   }
 
   const names = Object.keys(answer.sizes);
