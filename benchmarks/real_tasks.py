@@ -91,22 +91,25 @@ class Seed:
 
 def play(example: Example, seed: int, keep: Path, *, imitated: Path | None = None) -> Seed:
     """The seed's figures, from `keep` if they are there. With `imitated` it begins with these weights."""
-    file = keep / f"{example.name}-{seed}.json"
+    name = f"{example.name}-{seed}" if imitated is None else f"{imitated.name}-{seed}"
+    file, directory = keep / f"{name}.json", keep / name
     if file.exists():
         return Seed(**json.loads(file.read_text()))
-    directory = keep / f"{example.name}-{seed}"
     directory.mkdir(exist_ok=True)
     weights = directory / "weights"
-    weights.mkdir(exist_ok=True)
+    shutil.rmtree(weights, ignore_errors=True)  # of a run that was killed
+    weights.mkdir()
     given = ["--plugin", str(KEEP_WEIGHTS)]
     if imitated is not None:
         given += ["--model", str(imitated), "--set", "sft.steps=0"]
     _areal_sdk(example, "train", seed, directory / "run", *given, kept=weights)
     found = _figures(RunDir.open(directory / "run"), weights, str(imitated or "smollm2"))
     if imitated is None and not (model := imitated_by(example, seed, keep)).exists():
-        shutil.copytree(directory / "run" / "model", model)
+        partial = model.with_suffix(".partial")
+        shutil.copytree(directory / "run" / "model", partial, dirs_exist_ok=True)
         state = load_file(weights / "v0.safetensors")
-        save_file(state, model / "model.safetensors", metadata={"format": "pt"})
+        save_file(state, partial / "model.safetensors", metadata={"format": "pt"})
+        partial.rename(model)
     file.write_text(json.dumps(asdict(found)))
     for large in (weights, directory / "run" / "checkpoints"):
         shutil.rmtree(large)

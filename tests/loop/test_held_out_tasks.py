@@ -266,6 +266,19 @@ def test_parts_of_a_mixture_are_measured_on_the_splits_that_they_hold_out(
     assert [(task.source, task.data["question"]) for task in held_out] == [("both", "3?")]
 
 
+def test_a_mixture_without_held_out_tasks_is_trained_and_not_measured(
+    tmp_path: Path, plan_of_sums: Callable[..., RunPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    parts: list[dict[str, str]] = [
+        {"tasks": str(directory_of_splits(tmp_path / name, train=["1?", "2?"]))} for name in "ab"
+    ]
+    assert plan_of_sums(tasks=None, mixture=parts).eval_tasks == {}
+    assert "mixture (eval): no tasks, so nothing is measured on them" in caplog.text
+    parts[1]["eval_tasks"] = parts[1]["tasks"]
+    with pytest.raises(ConfigError, match="has no split 'eval', only train"):
+        plan_of_sums(tasks=None, mixture=parts)
+
+
 def test_a_saved_dataset_of_one_split_holds_nothing_out(
     tmp_path: Path, plan_of_sums: Callable[..., RunPlan]
 ) -> None:

@@ -184,19 +184,26 @@ def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mappin
         has_own = config.tasks is None and program.has_held_out
         if not (has_given or (mixture_has_held_out(config) if config.mixture else has_own)):
             return {}
+    may_lack = own is not None or _asks_for_none(config)
     found = {}
     for split in config.eval.splits:
-        of_dataset = None if split in program.given else own
+        is_given = split in program.given
         found[split] = load_held_out(
             config,
             split,
-            source=config.eval_tasks or of_dataset,
+            source=config.eval_tasks or (None if is_given else own),
             program=program,
             plugins=plugins,
             say=logger.warning,
-            may_lack=of_dataset is not None,
+            may_lack=may_lack and not is_given,
         )
     return {split: given for split, given in found.items() if given.tasks}
+
+
+def _asks_for_none(config: Config) -> bool:
+    """Whether a mixture is measured only on what its training tasks bring along."""
+    asked = (config.eval_tasks, *(part.eval_tasks for part in config.mixture))
+    return bool(config.mixture) and not any(asked)
 
 
 async def run_training(plan: RunPlan, start: Start) -> RunSummary:

@@ -62,12 +62,15 @@ def without_tasks(labels: Iterable[str], tasks: Iterable[Task]) -> Sequence[str]
 
 
 def _endless(part: Part, *, seed: int, shuffle: bool) -> Iterator[Task]:
+    whole: Sequence[Task] = ()
     for number in count(1):
-        tasks: Iterable[Task] = part.ask()
         if part.is_finite and shuffle:
-            whole = list(tasks)
+            # The same in each pass, and a directory is slow to open.
+            whole = whole or list(part.ask())
             order = random.Random(stable_seed("mixture", seed, part.label, number))
-            tasks = order.sample(whole, len(whole))
+            tasks: Iterable[Task] = order.sample(whole, len(whole))
+        else:
+            tasks = part.ask()
         is_empty = True
         for task in tasks:
             is_empty = False

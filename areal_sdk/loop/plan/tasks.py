@@ -271,16 +271,17 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     ]
 
     def ask() -> Iterator[Task]:
-        is_empty = True
+        is_empty, has_split = True, False
         for part, given in found:
             try:
                 for task in islice(given.begin(), None if given.is_finite else BLOCK):
                     is_empty = False
                     yield with_source(task, part.label, is_named=bool(part.name))
+                has_split = True
             except NoSplitError:
                 if part.eval_tasks:
                     raise
-        if is_empty:
+        if is_empty and has_split:
             raise ConfigError(
                 f"no part of the mixture has tasks for {split!r}: give one of them eval_tasks, or measure "
                 "nothing (eval.before = false, eval.after = false)"

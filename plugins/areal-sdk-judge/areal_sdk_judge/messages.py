@@ -45,7 +45,11 @@ MIN_AGREEMENT = 0.7
 )
 @click.option("--where", default="", help="A condition on episodes, as `inspect --where` has it.")
 @click.option(
-    "--max-tokens", type=int, default=512, show_default=True, help="Of a reply of the judge."
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Of a reply of the judge.",
 )
 @click.option("--max-concurrency", type=int, default=16, show_default=True)
 @click.option("--timeout-s", type=float, default=20.0, show_default=True)
@@ -132,8 +136,13 @@ def _scores_of(run: Path, name: str) -> "Callable[[Episode], _Thumbs]":
 
     def thumbs(episode: "Episode") -> _Thumbs:
         found = said.get(episode.id, nothing)
-        turns = {turn: scores[name] for turn, scores in found.turn_scores.items() if name in scores}
-        return _Thumbs(None if turns else found.scores.get(name), turns)
+        turns = {
+            turn: score
+            for turn, scores in found.turn_scores.items()
+            if isinstance(score := scores.get(name), int | float)
+        }
+        whole = found.scores.get(name)
+        return _Thumbs(None if turns or not isinstance(whole, int | float) else whole, turns)
 
     return thumbs
 

@@ -52,10 +52,11 @@ async def reactions(judge: Judge, exchanges: Sequence[Exchange]) -> list[float |
     return [None if one.value == UNCLEAR else one.value for one in judged]
 
 
-def _certified(path: Path) -> Path:
-    """The path of a certificate that is good enough: else a run is refused before it starts."""
-    read_certificate(path)
-    return path.absolute()
+def _certified(path: str) -> str:
+    """The path of a certificate that is good enough: else a run is refused before it starts. A text, since the options of
+    an isolated reward travel as JSON."""
+    read_certificate(Path(path))
+    return str(Path(path).absolute())
 
 
 _read_once = remembered(read_certificate)
@@ -65,7 +66,7 @@ _read_once = remembered(read_certificate)
 async def next_message(
     episode: Episode,
     *,
-    agreement: Annotated[Path, AfterValidator(_certified)],
+    agreement: Annotated[str, AfterValidator(_certified)],
     base_url: str = "",
     max_tokens: int = 512,
     attempts: int = 2,
@@ -79,7 +80,7 @@ async def next_message(
     `agreement` is the file that `areal-sdk judge-messages RUN --output FILE` wrote: how far this judge agrees with
     explicit thumbs. The judge is the one that was compared, at `base_url` if it has moved.
     """
-    certificate = _read_once(agreement)
+    certificate = _read_once(Path(agreement))
     judge = judge_of(
         JudgeOptions(
             base_url=base_url or certificate.base_url,

@@ -87,7 +87,7 @@ def certified(path: Path, url: str, *, agreed: int = 30, wrong: int = 0) -> Path
 async def test_turns_get_the_verdict_of_the_next_message_or_none(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    options = {"agreement": certified(tmp_path / "agreement.json", endpoint.url)}
+    options = {"agreement": str(certified(tmp_path / "agreement.json", endpoint.url))}
     episodes = [
         session("s", "thanks", "wrong, again", "what else?", "huh?"),
         session("s", "what else?"),
@@ -181,7 +181,7 @@ def test_a_certificate_is_read_once(tmp_path: Path) -> None:
     file = certified(tmp_path / "agreement.json", "http://127.0.0.1:9/v1")
     silent = session("s")
     for _ in range(2):
-        outcome = asyncio.run(next_message(silent, agreement=file))
+        outcome = asyncio.run(next_message(silent, agreement=str(file)))
         assert "no answer was followed" in outcome.message
         file.unlink(missing_ok=True)
 
