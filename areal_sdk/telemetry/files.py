@@ -155,11 +155,21 @@ def read_json_lines(path: Path, *, offset: int = 0) -> Iterator[tuple[int, Any]]
 
 
 def read_json(path: Path) -> Any:
-    """The document in `path`. None if there is no such file, or half of one: a machine that went down may leave that."""
+    """The document in `path`, or None if there is no such file."""
     try:
         return orjson.loads(path.read_bytes())
-    except (FileNotFoundError, orjson.JSONDecodeError):
+    except FileNotFoundError:
         return None
+
+
+def read_if_whole(path: Path) -> dict[str, Any] | None:
+    """The mapping in `path`, for what a run can be shown without. None if there is no such file, or half of one: a machine
+    that went down may leave that."""
+    try:
+        found = read_json(path)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _plain(value: Any) -> Any:

@@ -49,6 +49,7 @@ from areal_sdk.telemetry.files import (
     PRIVATE_DIRECTORY,
     cannot_write,
     private,
+    read_if_whole,
     read_json,
     to_json,
     write_atomically,
@@ -254,7 +255,7 @@ class RunDir:
 
     def read_began(self) -> float:
         """Unix time at which the run began. If the directory does not say, the time at which its settings were written."""
-        return float((read_json(self.began) or {}).get("time") or self.config.stat().st_mtime)
+        return float((read_if_whole(self.began) or {}).get("time") or self.config.stat().st_mtime)
 
     def read_call(self) -> dict[str, str]:
         """The arguments that `record_call` stored; empty if the settings describe the whole run."""
@@ -290,18 +291,15 @@ class RunDir:
 
     def read_plugins(self) -> dict[str, Any] | None:
         """The `installed` versions, and the `earlier` ones with which parts of the run were made."""
-        plugins: dict[str, Any] | None = read_json(self.plugins)
-        return plugins
+        return read_if_whole(self.plugins)
 
     def read_ledger(self) -> dict[str, Any] | None:
         """The last written `Ledger.snapshot()`; None before the first."""
-        ledger: dict[str, Any] | None = read_json(self.ledger)
-        return ledger
+        return read_if_whole(self.ledger)
 
     def read_live(self) -> dict[str, Any] | None:
         """The latest content of `live.json`; None if there is none."""
-        live = read_json(self.live)
-        return live if isinstance(live, dict) else None
+        return read_if_whole(self.live)
 
     def read_metrics(self, *, kind: str | None = None) -> list[dict[str, Any]]:
         """The events in order, or those of one `kind`."""

@@ -419,6 +419,11 @@ def test_state_of_which_half_was_written_is_as_good_as_none(tmp_path: Path) -> N
         file.write_bytes(b'{"started": 1, "running"')
     assert run.read_live() is run.read_ledger() is run.read_plugins() is None
     assert run.read_began() == run.config.stat().st_mtime
+    run.call.write_bytes(b'{"agent": "capitals')
+    with pytest.raises(
+        ValueError, match=r"JSON|unexpected"
+    ):  # without it another run would be resumed
+        run.read_call()
 
 
 def test_the_plugins_of_a_run_keep_their_history(tmp_path: Path) -> None:
