@@ -176,6 +176,17 @@ def test_a_model_with_another_tokenizer_is_refused(tmp_path: Path, is_kept: bool
         check_tokenizer([turn], others, recorded=recorded)
 
 
+def test_a_mark_of_the_chat_template_inside_an_answer_is_no_other_tokenizer(tmp_path: Path) -> None:
+    marked = vocabulary(tmp_path / "marked", "?", "yes", "no", "<mark>")
+    whole = json.loads((marked / "tokenizer.json").read_text())
+    mark = {"id": 3, "content": "<mark>", "special": True}
+    mark |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    (marked / "tokenizer.json").write_text(json.dumps(whole | {"added_tokens": [mark]}))
+    said = {"output_tokens": (1, 3, 2), "logprobs": (-0.5,) * 3, "versions": (0,) * 3}
+    turn = replace(make_episode("yes no").turns[0], new_tokens=(), **said)  # type: ignore[arg-type]
+    check_tokenizer([turn], marked, recorded=tmp_path / "none")
+
+
 class Biased(ScriptedEngine):
     """An engine whose logprobs are those of the biased choice, or one that has no biases."""
 

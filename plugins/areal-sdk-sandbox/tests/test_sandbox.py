@@ -92,8 +92,8 @@ async def test_the_limit_is_named_also_when_nobody_looked_in_time(
 async def test_memory_that_processes_share_counts_once(isolation: Isolation, begins: str) -> None:
     code = (
         "import os, time\nos.mkfifo('gate')\nif os.fork() == 0:\n"
-        "  time.sleep(0.4); open('gate', 'w').close(); os._exit(0)\n"
-        f"x = b'x' * (60 << 20)\n{begins}\ntime.sleep(0.2)\nos._exit(0)"
+        "  time.sleep(3); open('gate', 'w').close(); os._exit(0)\n"
+        f"x = b'x' * (60 << 20)\n{begins}\ntime.sleep(1)\nos._exit(0)"
     )
     end = await Sandbox(Limits(wall_s=120.0, memory_mb=100), isolation=isolation).run(
         ["python3", "-I", "-c", code]
