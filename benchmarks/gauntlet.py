@@ -4,7 +4,7 @@
         [--rates 2e-5 1e-3 5e-3] [--seeds 1 2 3] [--steps 120] [--eta 1] [--set trust_region=0.003]
         [--option entropy=0.01] [--save FILE] [--table] [--publish LABEL]
 
-    python benchmarks/gauntlet.py command --keep DIR [--table] [--write] [--tasks sort_digits json_format] [--seeds 0 1]
+    python benchmarks/gauntlet.py command --keep DIR [--shared] [--table] [--write] [--tasks sort_digits json_format] [--seeds 0 1]
         [--set trainer.learning_rate=1e-3] [--python ../before/.venv/bin/python]
 
     python benchmarks/gauntlet.py trl --keep DIR --trl PYTHON [--write] [--tasks reverse json_format] [--seeds 0 1]
@@ -21,6 +21,7 @@ command      `areal-sdk train FILE --model tiny` (random, 0.36 M parameters, byt
              default settings but for the number of steps, the supervised steps of `tiny` and the
              evaluations: 10 during the run, of 100 games or a few more. A run that has ended in the
              directory `--keep` is not repeated, and `--table` shows these alone. `--python` runs another checkout.
+             With `--shared` all seeds begin with the same weights after the demonstrations.
 trl          The single-turn tasks, against TRL's `GRPOTrainer` at its defaults (benchmarks/gauntlet_trl.py):
              the same weights, questions, number of samples and limit of tokens. `--trl` is a Python that
              has the package trl beside areal-sdk.
@@ -50,6 +51,7 @@ of the command what the trainer reports.
 import argparse
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gauntlet_command
@@ -106,6 +108,9 @@ def command(options: argparse.Namespace) -> None:
         task = gauntlet_command.BY_NAME[name]
         if options.table and not gauntlet_command.kept(task, seed, directory).exists():
             continue
+        if options.shared:
+            first = gauntlet_trl.first_weights(task, directory, options.python)
+            task = replace(task, model=first, sft_steps=0)
         ended = gauntlet_command.measure(
             task, seed=seed, directory=directory, python=options.python, more=options.set
         )
@@ -150,6 +155,7 @@ def main() -> None:
     part.add_argument("--set", nargs="+", default=[], metavar="SECTION.KEY=VALUE")
     part.add_argument("--python", default=sys.executable, help="of the checkout that is measured")
     part.add_argument("--keep", type=Path, required=True, help="a directory for the runs")
+    part.add_argument("--shared", action="store_true", help="demonstrate once, for all seeds")
     part.add_argument("--table", action="store_true", help="only show the runs in the directory")
     part.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     part.set_defaults(run=command)

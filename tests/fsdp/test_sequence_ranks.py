@@ -106,7 +106,7 @@ async def test_they_hold_an_update_as_one_rank_does(four_heads: Path, tmp_path: 
     finally:
         await client.aclose()
     assert one["update_share"] < 0.5
-    for name in ("update_share", "kl_step", "kl_behaviour_after"):
+    for name in ("update_share", "kl_step", "kl_sequence", "kl_behaviour_after"):
         assert many[name] == pytest.approx(one[name], rel=1e-3), name
 
 

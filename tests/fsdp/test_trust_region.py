@@ -19,14 +19,16 @@ from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.fsdp.step.probe import NUM_TERMS, Likeliest, sampled
+from areal_sdk.fsdp.step.probe import NUM_TERMS, SHORTEST, Likeliest, sampled
 from areal_sdk.fsdp.step.trust_region import (
     CLOSE,
     FACTOR,
+    OF_A_SEQUENCE,
     PER_TOKEN,
     RECENT,
     REMEMBERED,
     SLOW,
+    Distance,
     Moved,
     Update,
     UpdateLimit,
@@ -38,9 +40,9 @@ from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from .episodes import make_groups
 from .specs import changed, trainer_spec, with_preset
 
-CALM = Moved(kl=1e-6, kl_behaviour=0.0, share=1.0, filled=0.01)
-HELD = Moved(kl=0.02, kl_behaviour=0.0, share=0.5, filled=1.0)
-FULL = Moved(kl=0.01, kl_behaviour=0.0, share=1.0, filled=0.9)
+CALM = Moved(kl=1e-6, kl_behaviour=0.0, kl_sequence=0.0, share=1.0, filled=0.01)
+HELD = Moved(kl=0.02, kl_behaviour=0.0, kl_sequence=0.0, share=0.5, filled=1.0)
+FULL = Moved(kl=0.01, kl_behaviour=0.0, kl_sequence=0.0, share=1.0, filled=0.9)
 
 
 @pytest.fixture
@@ -102,6 +104,11 @@ def test_a_parameter_without_a_gradient_was_not_updated_and_is_left_alone() -> N
 # the bound
 
 
+def moved_all(kl: float) -> Distance:
+    """The distance of a policy that moved as far on every sequence."""
+    return Distance(kl, 0.0, kl)
+
+
 def held(kl_of_share: dict[str, float], *, bound: float, power: float) -> tuple[Moved, float, int]:
     """A full update of KL `whole` that falls with `power`; the number of measurements too."""
     now, count = 1.0, 0
@@ -112,10 +119,10 @@ def held(kl_of_share: dict[str, float], *, bound: float, power: float) -> tuple[
             assert share == pytest.approx(now)
             now = to
 
-    def measure() -> tuple[float, float]:
+    def measure() -> Distance:
         nonlocal count
         count += 1
-        return kl_of_share["whole"] * now**power, 0.0
+        return moved_all(kl_of_share["whole"] * now**power)
 
     limit = UpdateLimit(0.3, may_rise=True, noise=0.0)
     moved = limit.hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
@@ -149,8 +156,8 @@ def test_an_update_that_rounds_to_little_when_it_is_scaled_is_held(
             nonlocal now
             now = to
 
-    def measure() -> tuple[float, float]:
-        return (30.0 if now > step else small), 0.0
+    def measure() -> Distance:
+        return moved_all(30.0 if now > step else small)
 
     limit = UpdateLimit(0.3, may_rise=True)
     moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
@@ -169,9 +176,9 @@ class Noisy:
         assert share == pytest.approx(self.now)
         self.now = to
 
-    def measure(self) -> tuple[float, float]:
+    def measure(self) -> Distance:
         self.count += 1
-        return self.whole * self.now**2 + self.noise, 0.0
+        return moved_all(self.whole * self.now**2 + self.noise)
 
     def held(self, limit: UpdateLimit) -> Moved:
         return limit.hold(self, self.measure, bound=1.0)  # type: ignore[arg-type]
@@ -210,8 +217,8 @@ def test_a_share_that_moves_more_when_it_is_taken_again_is_taken_back_as_a_whole
             smaller += to < now
             now = to
 
-    def measure() -> tuple[float, float]:
-        return (0.0 if now == 0.0 or (now < 0.5 and smaller == 1) else 30.0), 0.0
+    def measure() -> Distance:
+        return moved_all(0.0 if now == 0.0 or (now < 0.5 and smaller == 1) else 30.0)
 
     limit = UpdateLimit(0.3, may_rise=True, noise=0.0)
     moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
@@ -221,6 +228,24 @@ def test_a_share_that_moves_more_when_it_is_taken_again_is_taken_back_as_a_whole
 def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
     moved, now, _ = held({"whole": math.nan}, bound=1.0, power=1.0)
     assert (moved.share, now) == (0.0, 0.0)
+
+
+def test_a_sequence_that_moves_far_holds_an_update_whose_mean_is_small() -> None:
+    now = 1.0
+
+    class OnPaper:
+        def scale(self, share: float, to: float) -> None:
+            nonlocal now
+            now = to
+
+    def measure() -> Distance:
+        return Distance(0.1 * now**2, 0.0, 20.0 * now**2)
+
+    limit = UpdateLimit(0.3, may_rise=True, noise=0.0)
+    moved = limit.hold(OnPaper(), measure, bound=1.0)  # type: ignore[arg-type]
+    assert 0.5 * OF_A_SEQUENCE < 20.0 * now**2 <= CLOSE * OF_A_SEQUENCE
+    assert moved.kl == pytest.approx(0.1 * now**2, rel=1e-3), "the mean is reported"
+    assert moved.filled == pytest.approx(20.0 * now**2 / OF_A_SEQUENCE, rel=1e-3)
 
 
 def test_the_bound_is_of_an_episode_and_of_a_token() -> None:
@@ -302,7 +327,7 @@ def test_calm_steps_count_neither_in_the_warm_up_nor_where_an_update_was_taken_b
         region.follow([CALM], spread=1.0, schedule=1.0, is_warm=False)
     region.follow([CALM], spread=1.0, schedule=1.0, is_warm=True)
     assert region.factor == 1.0
-    gone = Moved(kl=0.0, kl_behaviour=0.0, share=0.0, filled=0.0)
+    gone = Moved(kl=0.0, kl_behaviour=0.0, kl_sequence=0.0, share=0.0, filled=0.0)
     region = UpdateLimit(0.3, may_rise=True)
     for _ in range(REMEMBERED):
         region.follow([gone], spread=1.0, schedule=1.0, is_warm=True)
@@ -541,8 +566,12 @@ def test_the_kl_of_a_step_is_that_of_the_whole_vocabulary(spec: TrainerSpec) -> 
             p, q = (
                 (model(tokens[None]).logits[0, :-1] / heat).log_softmax(-1) for model in (old, new)
             )
-        exact += (p.exp() * (p - q)).sum(-1)[mask[1:]].tolist()
-    assert metrics["kl_step"] == pytest.approx(sum(exact) / len(exact), rel=0.02)
+        exact.append((p.exp() * (p - q)).sum(-1)[mask[1:]].tolist())
+    assert metrics["kl_step"] == pytest.approx(
+        sum(map(sum, exact)) / sum(map(len, exact)), rel=0.02
+    )
+    furthest = max(sum(row) / max(SHORTEST, len(row)) for row in exact)
+    assert metrics["kl_sequence"] == pytest.approx(furthest, rel=0.02)
 
 
 def test_the_bound_an_episode_is_of_all_its_branches(spec: TrainerSpec) -> None:

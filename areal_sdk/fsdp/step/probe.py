@@ -20,6 +20,7 @@ from areal_sdk.algorithms.objectives import masked
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.head import Statistic
 from areal_sdk.fsdp.step.metrics import Meter
+from areal_sdk.fsdp.step.trust_region import Distance
 from areal_sdk.trajectory import TrajectoryGroup
 
 SHARE = 1 / 64
@@ -33,6 +34,8 @@ LIKELIEST = 256
 """Number of tokens of a distribution that are kept one by one."""
 LARGEST = 20.0
 """Maximum logarithm of a ratio before `exp`."""
+SHORTEST = 10.0
+"""Tokens as which a shorter sequence counts: a word that turns is no fall where few words are an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +143,39 @@ class Movement:
         for batch, before in zip(probe.batches, self._before, strict=True):
             self._compute(batch, before.keep)
 
-    def __call__(self) -> tuple[float, float]:
-        """The KL, in nats a sampled token, of the present policy from the policy before, and from those that sampled.
-        A collective. The second is estimated as r - 1 - log r (k3, Schulman 2020), whose mean over samples of the
-        denominator is the KL, since only the logprobs of sampled tokens are known of a sampler."""
-        meter, totals = Meter(), dict[str, float]()
-        for batch, before in zip(self.probe.batches, self._before, strict=True):
+    def __call__(self) -> Distance:
+        """The distance of the present policy. A collective. That from the samplers is estimated as r - 1 - log r (k3,
+        Schulman 2020), whose mean over samples of the denominator is the KL, since only the logprobs of sampled tokens
+        are known of a sampler."""
+        meter, totals, largest = Meter(), dict[str, float](), dict[str, float]()
+        pairs = zip(self.probe.batches, self._before, strict=True)
+        for number, (batch, before) in enumerate(pairs):
             after_T, kl_T = self._compute(batch, before.divergence())
             mask_T = batch.mask_T
+            kl_T = masked(kl_T, mask_T)
             log_ratio_T = masked(after_T.float() - batch.behaviour_T, mask_T)
             k3_T = torch.expm1(log_ratio_T.clamp(max=LARGEST)) - log_ratio_T
-            meter.note(masked(kl_T, mask_T).sum(), totals, "kl")
+            meter.note(kl_T.sum(), totals, "kl")
             meter.note(k3_T.sum(), totals, "behaviour")
             meter.note(mask_T.sum(), totals, "count")
+            meter.note(_largest_mean(kl_T, batch), largest, str(number))
         meter.read()
         sums = self._ranks.sum(totals)
-        return sums["kl"] / sums["count"], sums["behaviour"] / sums["count"]
+        return Distance(
+            kl=sums["kl"] / sums["count"],
+            kl_behaviour=sums["behaviour"] / sums["count"],
+            kl_sequence=self._ranks.max({"kl": max(largest.values())})["kl"],
+        )
 
     def _compute(self, batch: Batch, statistic: Statistic) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), self._autocast():
             return self._policy(batch, statistic=statistic)
+
+
+def _largest_mean(values_T: Tensor, batch: Batch) -> Tensor:
+    """The largest mean of `values_T` over a sequence, which counts as one of `SHORTEST` tokens at least."""
+    sums_S, counts_S = values_T.new_zeros(2, len(values_T))
+    sums_S = sums_S.index_add(0, batch.sequences_T, values_T)
+    counts_S = counts_S.index_add(0, batch.sequences_T, batch.mask_T.to(values_T.dtype))
+    means_S: Tensor = sums_S / counts_S.clamp(min=SHORTEST)
+    return means_S.max()

@@ -19,6 +19,9 @@ from areal_sdk.config import TrainerSection
 
 PER_TOKEN = 0.01
 """Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes fell."""
+OF_A_SEQUENCE = 5.0
+"""Maximum KL of one sequence as a multiple of the bound, which holds the mean: an answer that few prompts share can be
+lost while the mean hardly moves."""
 FACTOR = 1.5
 """Factor by which the learning rate rises, and by which it falls at least."""
 SLOW = 1.2
@@ -61,10 +64,33 @@ class Moved:
     """KL, in nats a token, of the policy after the update from the policy before it."""
     kl_behaviour: float
     """KL, in nats a token, of the policy after the update from the policies that sampled."""
+    kl_sequence: float
+    """KL, in nats a token, of the sequence that moved most."""
     share: float
     """Share of the update that was left."""
     filled: float
-    """The KL as a share of the bound."""
+    """The KL that was judged as a share of the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The distance of the policy from the one before an update, in nats a token."""
+
+    kl: float
+    """Mean KL over all tokens that were measured."""
+    kl_behaviour: float
+    """Mean KL of the policy from the policies that sampled."""
+    kl_sequence: float
+    """Mean KL over the sequence that moved most."""
+
+    @property
+    def judged(self) -> float:
+        """The KL that the bound holds."""
+        return max(self.kl, self.kl_sequence / OF_A_SEQUENCE)  # of NaN and a number, the first
+
+    def moved(self, share: float, bound: float) -> Moved:
+        """The effect of an update of which `share` was left."""
+        return Moved(self.kl, self.kl_behaviour, self.kl_sequence, share, self.judged / bound)
 
 
 def summary(moves: Sequence[Moved]) -> dict[str, float]:
@@ -74,6 +100,7 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
     return {
         "kl_step": sum(moved.kl for moved in moves),
         "kl_behaviour_after": moves[-1].kl_behaviour,
+        "kl_sequence": max(moved.kl_sequence for moved in moves),
         "update_share": mean(moved.share for moved in moves),
     }
 
@@ -147,6 +174,8 @@ class UpdateLimit:
     noise: float | None = None
     """KL, in nats a token, that is measured if nothing moved: in bfloat16 the last bit of a weight changes all
     logprobs."""
+    sequence_noise: float = 0.0
+    """The same of the sequence that moved most."""
 
     @property
     def state(self) -> dict[str, float | None]:
@@ -160,6 +189,7 @@ class UpdateLimit:
             "widest": self.widest,
             "tightness": self.tightness,
             "noise": self.noise,
+            "sequence_noise": self.sequence_noise,
         }
 
     @state.setter
@@ -172,6 +202,7 @@ class UpdateLimit:
         self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
         self.noise = saved.get("noise")
+        self.sequence_noise = saved.get("sequence_noise", 0.0)
 
     @property
     def rate_factor(self) -> float:
@@ -207,41 +238,47 @@ class UpdateLimit:
         """Halve the bound, because what was learnt was lost within it."""
         self.tightness *= 2.0
 
-    def hold(
-        self, update: "Update", measure: Callable[[], tuple[float, float]], *, bound: float
-    ) -> Moved:
-        """Scale `update` back until its KL is within `bound`. `measure` returns the KL, and the KL to the samplers."""
+    def hold(self, update: "Update", measure: Callable[[], Distance], *, bound: float) -> Moved:
+        """Scale `update` back until its KL is within `bound`."""
         share = 1.0
-        kl, kl_behaviour = measure()
+        found = measure()
         if bound == math.inf:
-            return Moved(kl, kl_behaviour, share, 0.0)
-        if math.isfinite(kl) and (self.noise is None or kl - self.noise > bound):
+            return found.moved(share, bound)
+        kl = found.judged
+        is_first = self.noise is None
+        if math.isfinite(kl) and (is_first or self._without_noise(found).judged > bound):
             trifle = TRIFLE if kl <= bound else TRIFLE * bound / kl
             update.scale(1.0, trifle)
-            self.noise, _ = measure()
+            still = measure()
+            self.noise, self.sequence_noise = still.kl, still.kl_sequence
             update.scale(trifle, 1.0)
-        self.noise = min(self.noise or 0.0, kl)  # and as it was if the KL is not a number
-        kl -= self.noise
-        if kl <= bound:
-            return Moved(kl, kl_behaviour, share, kl / bound)
-        search = Search(bound, kl)
+        self.noise = min(self.noise or 0.0, found.kl)  # and as it was if the KL is not a number
+        self.sequence_noise = min(self.sequence_noise, found.kl_sequence)
+        found = self._without_noise(found)
+        if found.judged <= bound:
+            return found.moved(share, bound)
+        search = Search(bound, found.judged)
         for _ in range(TRIES):
-            if FILLED <= kl / bound <= CLOSE:
+            if FILLED <= found.judged / bound <= CLOSE:
                 break
             to = search.next()
             update.scale(share, to)
-            kl, kl_behaviour = measure()
-            kl -= min(kl, self.noise)  # a KL that is not a number stays one
-            search.add(to, kl)
+            found = self._without_noise(measure())
+            search.add(to, found.judged)
             share = to
         for to in (search.within, 0.0):  # rounded, the same share may move more than it did
-            if kl <= CLOSE * bound:
+            if found.judged <= CLOSE * bound:
                 break
             update.scale(share, to)
-            kl, kl_behaviour = measure()
-            kl -= min(kl, self.noise)
+            found = self._without_noise(measure())
             share = to
-        return Moved(kl, kl_behaviour, share, kl / bound)
+        return found.moved(share, bound)
+
+    def _without_noise(self, found: Distance) -> Distance:
+        """The distance without what is measured if nothing moved. A KL that is not a number stays one."""
+        kl = found.kl - min(found.kl, self.noise or 0.0)
+        kl_sequence = found.kl_sequence - min(found.kl_sequence, self.sequence_noise)
+        return Distance(kl, found.kl_behaviour, kl_sequence)
 
     def follow(
         self, moves: Sequence[Moved], *, spread: float, schedule: float, is_warm: bool
