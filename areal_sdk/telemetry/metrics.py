@@ -40,8 +40,10 @@ class MetricsLog:
             self._lines = None
 
 
-_COUNTS = ("time", "batch/episodes", "batch/groups")
+_COUNTS = ("batch/episodes", "batch/groups")
 """The values that are numbers wherever an event has them. Others may be no number at all: JSON has no NaN."""
+_TEXTS: Mapping[str, tuple[str, ...]] = {"notice": ("level", "text"), "failed": ("error",)}
+"""The texts that events of a kind have."""
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
@@ -53,7 +55,8 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 def is_event(line: Any) -> bool:
     """Whether a line is an event that this version can read. A damaged line must not hide the others.
 
-    >>> is_event({"kind": "step", "step": 3, "ledger": {"trained": 8}}), is_event({"kind": "step"}), is_event([1])
+    >>> at = {"time": 1.5, "step": 3}
+    >>> is_event({"kind": "step", **at, "ledger": {"trained": 8}}), is_event({"kind": "notice", **at}), is_event([1])
     (True, False, False)
     """
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
@@ -62,12 +65,15 @@ def is_event(line: Any) -> bool:
         isinstance(line.get(name, 0), int | float) for name in _COUNTS
     ):
         return False
+    if not all(isinstance(line.get(name), str) for name in _TEXTS.get(line["kind"], ())):
+        return False
     if line["kind"] == "step" and any(
         isinstance(value, list | dict) != (name == "ledger") for name, value in line.items()
     ):
         return False
-    has_step = line["kind"] in _OF_STEPS or line["kind"] == "resume"
-    return not has_step or isinstance(line.get("step"), int | float)
+    has_step = line["kind"] in (*_OF_STEPS, "resume", "notice", "sft")
+    numbers = ("time", "step") if has_step else ("time",)
+    return all(isinstance(line.get(name), int | float) for name in numbers)
 
 
 def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:

@@ -99,6 +99,6 @@ def test_a_run_whose_tasks_are_read_once_does_not_go_on_by_itself(
     )
     assert isinstance(training, Training)
     run = RunDir.create(tmp_path, "run")
-    run.metrics.write_text(json.dumps({"kind": "step", "step": 1}) + "\n")
+    run.metrics.write_text(json.dumps({"kind": "step", "step": 1, "time": 1.0}) + "\n")
     begun_run = BegunRun(training, run, RunState(), cast(Any, None), Mirroring(run, RunSection()))
     assert begun_run.can_go_on() is not is_read_once

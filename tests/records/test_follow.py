@@ -156,12 +156,19 @@ def test_a_line_that_cannot_be_read_hides_no_other_and_is_counted(
         {"drops": "stale", "ids": 5},
     )
     append(run, *odd, {"newer": 3}, index_line(run, id="b"))
-    append(run, [1], {"kind": "step"}, {"a": 1}, to="metrics.jsonl")
+    at = {"time": 1.0, "step": 1}
+    events = (
+        *([1], {"kind": "step", "time": 1.0}, {"kind": "step", "step": 1}, {"a": 1}),
+        {"kind": "notice", **at, "text": "slow"},
+        {"kind": "notice", **at, "level": "note", "text": ["slow"]},
+        {"kind": "failed", **at},
+    )
+    append(run, *events, to="metrics.jsonl")
     for _ in range(2):
         followed.refresh()
         assert [one.id for one in followed.episodes] == ["a", "b"]
         assert [event["kind"] for event in followed.events] == ["step"]
-        assert followed.num_unreadable == len(odd) + 3
+        assert followed.num_unreadable == len(odd) + len(events)
     assert [one.id for one in run.list_episodes()] == ["b", "a"]
 
 
@@ -179,7 +186,7 @@ def test_a_refresh_that_fails_can_be_tried_again(
     followed = played(run, "a")
     followed.refresh()
     append(run, index_line(run, id="b"), {"drops": "stale", "ids": ["a"]})
-    append(run, {"kind": "step", "step": 2}, to="metrics.jsonl")
+    append(run, {"kind": "step", "step": 2, "time": 2.0}, to="metrics.jsonl")
 
     def fail(row: object) -> None:
         raise OSError("the disk is away")
