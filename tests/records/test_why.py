@@ -306,6 +306,14 @@ def test_an_evaluation_whose_rewards_differ_has_no_fault(tmp_path: Path) -> None
     assert output_of(path) == "no fault found; success 0.50, measured and not trained\n"
 
 
+def test_an_evaluation_of_another_version_without_its_figures_has_no_fault(tmp_path: Path) -> None:
+    run = measured(tmp_path / "run", Outcome.scored(0.0), reward=0.0, success=0.0)
+    whole = run.metrics.read_text()
+    for name in ("episodes", "scored", "tasks", "truncated", "to_version"):
+        run.metrics.write_text(whole.replace(f'"{name}":', '"newer":'))
+        assert why(run).findings == ()
+
+
 def test_an_evaluation_that_nobody_judged_is_told_why(tmp_path: Path) -> None:
     failed = Outcome.failed(ErrorKind.REWARD, "ValueError: no number")
     lost = {"scored": 0.0, "errors/reward": 64.0, "compared": 0.0}

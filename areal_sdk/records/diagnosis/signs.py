@@ -88,7 +88,8 @@ class Signs:
         failed, lost_too = _read(run_dir, _spread(failures, NUM_SAMPLED // 4))
         steps: list[Step] = [step for step in run_dir.read_steps() if step.get("batch/groups")]
         if is_evaluation:
-            steps = [_as_step(one, sampled) for one in run_dir.read_history(kind="eval")]
+            measured = filter(_has_figures, run_dir.read_history(kind="eval"))
+            steps = [_as_step(one, sampled) for one in measured]
         return cls(
             steps,
             run_dir.read_config(),
@@ -161,6 +162,12 @@ def since(points: Points, is_bad: Callable[[float], bool]) -> int:
         if is_bad(fmean(value for _, value in window)):
             return next((step for step, value in window if is_bad(value)), window[0][0])
     return points[0][0] if points else 1
+
+
+def _has_figures(event: Mapping[str, Any]) -> bool:
+    """Whether an evaluation, maybe of another version, has what `_as_step` needs."""
+    needed = ("episodes", "scored", "tasks", "truncated", "to_version")
+    return all(isinstance(event.get(name), int | float) for name in needed)
 
 
 def _as_step(event: Mapping[str, Any], sampled: Iterable[tuple[int, Episode]]) -> Step:
