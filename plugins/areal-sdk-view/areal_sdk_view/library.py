@@ -25,8 +25,8 @@ class OpenRun(FollowedRun):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
-        self._by_field: dict[str, tuple[object, dict[str, list[EpisodeSummary]]]] = {}
-        """The episodes by the value of a field, and the index of which they are."""
+        self._by_field: dict[str, tuple[list[EpisodeSummary], int, dict[str, list[int]]]] = {}
+        """The places of the first episodes of a list by the value of a field; the list, and how many they are."""
         self.endings: dict[tuple[str, int], Ending] = {}
         """The endings of failed episodes by file and offset, where an episode never changes."""
         self.readings: dict[str, dict[str, Any]] = {}
@@ -43,13 +43,13 @@ class OpenRun(FollowedRun):
 
     def of(self, name: Literal["group", "task_id"], value: str) -> list[EpisodeSummary]:
         """The episodes with this group or task, oldest first."""
-        sizes, found = self._by_field.get(name, (None, {}))
-        if sizes != self._sizes:  # the index has grown, or was read anew
-            found = {}
-            for one in self.episodes:
-                found.setdefault(getattr(one, name), []).append(one)
-            self._by_field[name] = self._sizes, found
-        return [*found.get(value, ())]
+        among, num, places = self._by_field.get(name, (None, 0, {}))
+        if among is not self.episodes:  # the first look, or the index was read anew
+            num, places = 0, {}
+        for place in range(num, len(self.episodes)):
+            places.setdefault(getattr(self.episodes[place], name), []).append(place)
+        self._by_field[name] = self.episodes, len(self.episodes), places
+        return [self.episodes[place] for place in places.get(value, ())]
 
 
 class Library:

@@ -351,12 +351,18 @@ def test_the_episodes_of_a_group_are_found_in_a_run_that_grows_and_goes_back(run
         for group in groups:
             alike = [one for one in opened.episodes if one.group == group]
             assert opened.of("group", group) == alike
+        assert opened.of("task_id", "t-1") == [e for e in opened.episodes if e.task_id == "t-1"]
         return {group: [one.id for one in opened.of("group", group)] for group in groups}
 
     before = found()
     run = RecordedRun(path)
     write_step(run, STEPS + 1)
     assert found().keys() - before.keys() == {f"train-{STEPS + 1}"}
+    (_, num, places) = opened._by_field["group"]
+    run.drop(Episode("late", Task("t-1"), (), Outcome.scored(0.0), group="train-2"), "stale")
+    assert "late" in found()["train-2"]
+    assert opened._by_field["group"][1:] == (num + 1, places)
+    assert opened._by_field["group"][2] is places, "read on, not anew"
     run.resume(STEPS - 1)
     run.close()
     assert f"train-{STEPS}" not in found()
