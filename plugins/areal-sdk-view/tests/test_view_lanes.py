@@ -62,7 +62,10 @@ async def test_the_planned_lane_begins_with_a_measured_step(
     assert all(a["end"] == b["begin"] for a, b in itertools.pairwise(bars))
     assert planned["measured_s"] == pytest.approx(1.0)
     assert planned["predicted_s"] == pytest.approx(1.0, rel=0.25)
-    few = await get(client, "runs/guess-1/plan", 400, since="0", until="1e12")
+    for since, until in (("1e3", "1e300"), ("-inf", "1e3"), ("nan", "1e3"), ("1e3", "")):
+        refused = await get(client, "runs/timed/plan", 400, since=since, until=until)
+        assert "give two moments" in refused["error"]
+    few = await get(client, "runs/guess-1/plan", 400, since="0", until="1e9")
     assert "a calibration needs 11" in few["error"]
 
 

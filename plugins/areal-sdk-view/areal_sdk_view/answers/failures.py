@@ -18,7 +18,6 @@ RARE = 0.002
 EXAMPLES = 5
 BINS = 24
 
-
 JSON = dict[str, Any]
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from areal_sdk_view.answers.lanes import MAX_BARS, of_steps, steps_of
+from areal_sdk_view.answers.lanes import LONGEST_S, MAX_BARS, of_steps, steps_of
 from areal_sdk_view.library import Library
 
 
@@ -13,6 +13,8 @@ def plan(library: Library, name: str, query: Mapping[str, str]) -> dict[str, Any
     """The predicted steps from `since` to `until`. The first one begins with the measured one; the others follow it, so
     the lanes drift apart where the run was faster or slower than its rules and speeds say."""
     since, until = (float(query.get(edge) or "nan") for edge in ("since", "until"))
+    if not until - since < LONGEST_S:
+        raise ValueError(f"since = {since}, until = {until}: give two moments")
     with library.open(name) as run:
         begins = {bar["step"]: bar["begin"] for bar in [*of_steps(steps_of(run))][::-1]}
     # The fit takes seconds of CPU: no other answer about the run waits for it.
