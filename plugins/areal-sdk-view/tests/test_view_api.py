@@ -125,6 +125,29 @@ async def test_a_step_that_a_resume_took_again_is_in_the_curves_once(
     assert found["found"] == 5 * GROUP
 
 
+async def test_a_failure_is_drawn_at_the_step_before_it(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    run = RecordedRun(runs / "guess-1")
+    run.event("failed", {"error": "EngineError: gone"})  # as a run writes it: without a step
+    run.close()
+    happened = (await get(client, "runs/guess-1/events"))["happened"]
+    assert [one["step"] for one in happened if one["kind"] == "failed"] == [STEPS]
+
+
+async def test_a_warm_up_that_a_resume_took_again_is_in_the_curves_once(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    run = RecordedRun(runs / "warmed")
+    for losses in ((3.0, 2.0, 1.0), (2.5, 1.5)):
+        for step, loss in enumerate(losses, start=1):
+            run.event("sft", {"step": step, "loss": loss})
+        run.resume(0)
+    run.close()
+    events = await get(client, "runs/warmed/events")
+    assert events["warm_up"] == {"step": [1, 2, 3], "loss": [2.5, 1.5, 1.0]}
+
+
 async def test_episodes_are_filtered_sorted_and_cut_into_pages(
     client: aiohttp.ClientSession,
 ) -> None:

@@ -36,8 +36,7 @@ _OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
 def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     """`names`: a regular expression of further metrics."""
     pattern = _pattern(query.get("names") or "(?!)")
-    warm = [event for event in run.events if event["kind"] == "sft"]
-    steps = steps_of(run)
+    warm, steps = steps_of(run, "sft"), steps_of(run)
     names = dict.fromkeys(key for step in steps for key, value in step.items() if is_number(value))
     cpu_s = _cpu_seconds(run.events)
     panels = {**PANELS, **MORE_PANELS}
@@ -91,10 +90,12 @@ def _evaluations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _happened(run: FollowedRun) -> list[dict[str, Any]]:
-    """The time, the kind and the text of an event line on the curves."""
-    found = []
+    """The time, the kind and the text of an event line on the curves. A failure, which names no step, is at the last one."""
+    found, step = list[dict[str, Any]](), 0
     for event in run.events:
-        kind, at = event["kind"], {"step": event.get("step", 0), "time": event["time"]}
+        kind = event["kind"]
+        step = event["step"] if kind in ("step", "resume") else step
+        at = {"step": event.get("step", step), "time": event["time"]}
         if kind == "notice":
             found.append({**at, "kind": event["level"], "text": event["text"]})
         elif kind == "resume":

@@ -48,16 +48,16 @@ def lanes(run: FollowedRun, query: Mapping[str, str]) -> JSON:
         "until": until,
         "agents": _slots(inside[-MAX_BARS:]),
         "num_left_out": max(0, len(inside) - MAX_BARS),
-        "bars": [bar for bar in of_steps(steps) if _meets((bar["begin"], bar["end"]), window)],
+        "bars": [bar for bar in of_steps(steps) if bar["end"] > since and bar["begin"] <= until],
         "engine": _calls(run, inside, window),
         "gate": _gate(run, inside, window, max((e["time"] for e in steps), default=0)),
         "measured": [event["time"] for event in run.events if event["kind"] == "eval"],
     }
 
 
-def steps_of(run: FollowedRun) -> list[JSON]:
+def steps_of(run: FollowedRun, kind: str = "step") -> list[JSON]:
     """The events of the steps; of a step that a resume repeated, the last one."""
-    steps = {event["step"]: event for event in run.events if event["kind"] == "step"}
+    steps = {event["step"]: event for event in run.events if event["kind"] == kind}
     return [steps[number] for number in sorted(steps)]
 
 
@@ -138,10 +138,6 @@ def _since(times: Floats, edges: Floats) -> Floats:
 
 def _span(one: EpisodeSummary) -> Span:
     return one.time - one.duration_s, one.time
-
-
-def _meets(span: Span, window: Span) -> bool:
-    return span[1] > window[0] and span[0] <= window[1]
 
 
 def _slots(episodes: Sequence[EpisodeSummary]) -> list[list[JSON]]:
