@@ -255,6 +255,27 @@ def test_a_run_that_learns_from_data_is_judged_by_its_losses(
     assert [one.fault for one in why(run).findings] == fault
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"[1]",
+        b"5",
+        b'{"time": "x"}',
+        b'{"time": 1e300}',
+        b'{"time": 2}',
+        b'{"time": 2, "said": [5]}',
+        b'{"time": 2, "said": [], "step": 1, "running": "x"}',
+        b'{"time": 2, "said": 7, "ended": 5}',
+    ],
+)
+def test_a_flight_record_of_another_version_is_left_out(tmp_path: Path, row: bytes) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config({})
+    MetricsLog(run.metrics).log("failed", {"error": "EngineError: out of memory"})
+    (run.path / "flight.jsonl").write_bytes(row + b"\n" + b'{"time": 1, "said": []}\n')
+    assert why(run).failed == "EngineError: out of memory"
+
+
 def test_the_noise_of_batches_is_no_fall_of_what_was_learnt(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "run")
     run.write_config({"model": "tiny", "finetune": {"objective": "sft"}})

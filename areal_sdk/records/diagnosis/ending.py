@@ -25,14 +25,21 @@ KILLED = "kill -9, a machine without memory, or one that went down: the run wrot
 def ending_of(run_dir: RunDir) -> tuple[str, tuple[str, ...]]:
     """The reason why the run ended before its time, and lines about its last minutes. Both are empty for a run that
     ended by itself; a run that goes on has lines alone, if a part of it is stuck."""
-    last, rows = last_event(run_dir.read_history()), read_flight(run_dir.path)
+    try:
+        return _ending(run_dir, read_flight(run_dir.path))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return _ending(run_dir, [])  # a record of another version, or a stranger's
+
+
+def _ending(run_dir: RunDir, rows: Sequence[Row]) -> tuple[str, tuple[str, ...]]:
+    last = last_event(run_dir.read_history())
     known = [row for row in rows if "step" in row]
     states = [row for row in known if row["time"] > rows[-1]["time"] - WINDOW_S]
     now = [{"time": time.time()}] if rows and run_dir.is_in_use() else []
     stood = [*rows[:1], *known, *rows[-1:], *now]
     if run_dir.is_in_use():
         return "", tuple(_stuck(states, stood))
-    ended = rows[-1].get("ended", KILLED.format(_clock(rows[-1]))) if rows else ""
+    ended = str(rows[-1].get("ended", KILLED.format(_clock(rows[-1])))) if rows else ""
     if last.get("kind") == "end" or ended == "end":
         return "", ()
     said = [f"{_clock(row)} {line}" for row in rows for line in row["said"] if TOLD.match(line)]
