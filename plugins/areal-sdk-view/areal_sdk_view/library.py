@@ -135,7 +135,7 @@ class Library:
         """A value that changes when the run writes something."""
         path = self.path(name)
         indexes = sorted((path / "episodes").glob("*.index"))
-        watched = [path / "metrics.jsonl", path / "live.json", *indexes[-2:]]
+        watched = [path / "metrics.jsonl", path / "live.json", *indexes]
         return tuple(_stamp(one) for one in watched)
 
 

@@ -18,7 +18,7 @@ from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.pieces import Pieces
 from areal_sdk_view.answers.tasks import through_training
 from areal_sdk_view.api import OF_RUN
-from areal_sdk_view.library import OpenRun
+from areal_sdk_view.library import Library, OpenRun
 
 MOST_LINES = 5000
 """Lines of the viewer, in all its languages."""
@@ -390,6 +390,16 @@ def test_the_episodes_of_a_group_are_found_in_a_run_that_grows_and_goes_back(run
     run.close()
     assert f"train-{STEPS}" not in found()
     assert opened.of("group", f"train-{STEPS}") == []
+
+
+def test_a_tab_hears_of_episodes_though_evaluations_have_files_of_their_own(runs: Path) -> None:
+    for step in range(3):  # each writer begins a file
+        evaluate(runs / "guess-1", step=step, rewards={"a": [1.0]})
+    library = Library([runs])
+    before = library.state("guess-1")
+    with sorted((runs / "guess-1/episodes").glob("0*.index"))[-1].open("a") as index:
+        index.write('{"newer": 1}\n')
+    assert library.state("guess-1") != before
 
 
 async def test_an_assistant_opens_a_place_in_every_tab(client: aiohttp.ClientSession) -> None:

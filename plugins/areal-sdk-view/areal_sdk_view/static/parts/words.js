@@ -24,8 +24,8 @@ export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
   if (value < 60) return `${value.toFixed(1)} s`;
-  const minutes = Math.floor(value / 60);
-  return minutes < 60 ? `${minutes} min ${Math.round(value % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const minutes = Math.floor(Math.round(value) / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(value) % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export function ago(unix) {
