@@ -1,6 +1,7 @@
 """`areal-sdk why` names injected faults, is silent on healthy runs, and says what it saw."""
 
 import json
+import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,11 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from areal_sdk.cli.records.why import why as command
+from areal_sdk.records import wilson
+from areal_sdk.records.diagnosis.course import windows
+from areal_sdk.records.diagnosis.rules import steps as rules_of_steps
 from areal_sdk.records.diagnosis.signs import Signs
+from areal_sdk.records.diagnosis.verdict import Need, verdict_of_run
 from areal_sdk.records.diagnosis.why import diagnose, why
 from areal_sdk.telemetry import DropReason, EpisodeWriter, MetricsLog, RunDir
 from areal_sdk.telemetry.token_log import (
@@ -24,7 +29,7 @@ from areal_sdk.telemetry.token_log import (
     TokenFlag,
     TokenWriter,
 )
-from areal_sdk.testing import make_episode
+from areal_sdk.testing import RecordedRun, make_episode
 from areal_sdk.types import ErrorKind, Outcome
 
 from .faults import (
@@ -161,6 +166,60 @@ def test_too_high_a_rate_is_named_before_half_of_the_reward_is_lost() -> None:
         )
         leads.append(lost + 1 - told)
     assert (len(leads), sum(lead > 0 for lead in leads)) == (13, 12)
+
+
+def held_out(steps: list[dict[str, Any]], *, seed: int) -> list[dict[str, Any]]:
+    """Evaluations of 100 tasks in the course of a run that does as well at held-out tasks: its level is that of the batches
+    around, and the rest is chance."""
+    chance, rows = random.Random(seed), []
+    levels = windows([step["batch/success"] for step in steps])
+    for at in [*range(0, len(levels), max(1, len(levels) // 10)), len(levels) - 1]:
+        found = wilson(sum(chance.random() < levels[at] for _ in range(100)), 100)
+        bounds = {"success_low": found.low, "success_high": found.high}
+        rows.append({"split": "eval", "step": at + 1, "success": found.value, **bounds})
+    return rows
+
+
+def test_chance_in_evaluations_is_no_held_out_fall() -> None:
+    """The figure of docs/why.md: 20 courses of chance for each sound recorded run."""
+    sound = [run for name, run in RECORDED.items() if name not in FAULTY]
+    sound += [run for run in RUNS_OF_TASKS.values() if became(run) == "sound"]
+    num_accused = 0
+    for run in sound:
+        steps, settings = recorded(run), run.get("settings", {})
+        for seed in range(20):
+            signs = Signs(steps, settings, evaluations=held_out(steps, seed=seed))
+            num_accused += rules_of_steps.held_out(signs) is not None
+    assert (len(sound) * 20, num_accused) == (1020, 0)
+
+
+FORGETS: Mapping[str, Any] = json.loads(Path(__file__).with_name("held_out_run.json").read_text())
+"""Nine steps of a run of the command at a rate of 2e-3 without a bound, trained on two questions with the same answer, with its
+evaluations of 100 other questions."""
+
+
+async def test_a_run_that_forgets_held_out_tasks_is_not_called_healthy(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_run(path, recorded(FORGETS), await usual(), settings=FORGETS["settings"])
+    assert why(RunDir.open(path)).findings == ()
+    run = RecordedRun(path)
+    for row in FORGETS["evaluations"]:
+        run.event("eval", row)
+    run.close()
+    (finding,) = why(RunDir.open(path)).findings
+    verdict = verdict_of_run(RunDir.open(path))
+    assert verdict is not None
+    assert (finding.fault, verdict.missing) == ("held-out tasks forgotten", Need.HELD_OUT)
+    assert finding.found == verdict.figures
+    assert finding.evidence[0].endswith("episodes of training played 7 different tasks")
+
+
+def test_held_out_tasks_are_not_forgotten_if_success_fell_in_training_too() -> None:
+    """Then the reward is the fault, and the evaluations show it too."""
+    steps = recorded(FORGETS, batch__success=lambda part: 0.5 - 0.2 * part)
+    signs = Signs(steps, {}, evaluations=FORGETS["evaluations"])
+    assert (signs.course.name, signs.is_healthy) == ("reward", True)
+    assert rules_of_steps.held_out(signs) is None
 
 
 async def test_tokens_tell_whether_a_few_are_off_or_all(tmp_path: Path) -> None:

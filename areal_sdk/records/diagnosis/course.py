@@ -1,9 +1,10 @@
 """The course of a run: whether its success or its reward rose, fell or stayed, by more than chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from math import hypot, sqrt
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -126,6 +127,26 @@ def course_of(steps: Sequence[Mapping[str, Any]]) -> Course:
     if not success.values or _moved(reward) > MORE * _moved(success):
         return reward
     return success
+
+
+def held_out_fall(evaluations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The best evaluation of a split and the later ones that are worse by more than chance; empty if the last one is not."""
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(evaluations, key=itemgetter("step")):
+        if {"success", "success_low", "success_high"} <= row.keys():
+            splits.setdefault(row.get("split", ""), []).append(row)
+    for rows in splits.values():
+        best = max(rows, key=itemgetter("success"))
+        worse = [row for row in rows[rows.index(best) :] if _is_worse(row, best)]
+        if worse and worse[-1] is rows[-1]:
+            return [best, *worse]
+    return []
+
+
+def _is_worse(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    # The widths of the intervals are four binomial standard errors each.
+    least = hypot(*(one["success_high"] - one["success_low"] for one in (row, best)))
+    return bool(best["success"] - row["success"] > max(LOSS, least))
 
 
 def windows(values: Sequence[float]) -> list[float]:

@@ -64,10 +64,10 @@ def has_siblings(steps: Sequence[Step]) -> bool:
     return any(step.get("batch/episodes", 0) > step["batch/groups"] for step in steps)
 
 
-def is_still(kls: Sequence[float], bounds: Bounds) -> bool:
+def is_still(kls: Sequence[float]) -> bool:
     """Whether steps of these KLs hardly move the policy, each alone and all together."""
     reach = sum(map(sqrt, kls)) ** 2  # a KL grows with the square of a distance
-    return median(kls) < bounds.still and reach < bounds.near
+    return median(kls) < BOUNDS.still and reach < BOUNDS.near
 
 
 def moved(step: Step) -> float | None:

@@ -70,6 +70,8 @@ class Signs:
     """Tokens of the step at which engine and trainer differed most under the same weights."""
     num_unreadable: int = 0
     """Number of episodes of the sample whose file is damaged or gone."""
+    evaluations: Sequence[Step] = ()
+    """The evaluations of held-out tasks, of a run that trains."""
     is_evaluation: bool = False
     """Whether nothing was trained. The figures of the evaluation then stand for those of one step."""
     course: Course = field(init=False)
@@ -87,9 +89,9 @@ class Signs:
         sampled, lost = _read(run_dir, _spread(found, NUM_SAMPLED))
         failed, lost_too = _read(run_dir, _spread(failures, NUM_SAMPLED // 4))
         steps: list[Step] = [step for step in run_dir.read_steps() if step.get("batch/groups")]
+        evaluations = [*filter(_has_figures, run_dir.read_history(kind="eval"))]
         if is_evaluation:
-            measured = filter(_has_figures, run_dir.read_history(kind="eval"))
-            steps = [_as_step(one, sampled) for one in measured]
+            steps = [_as_step(one, sampled) for one in evaluations]
         return cls(
             steps,
             run_dir.read_config(),
@@ -98,6 +100,7 @@ class Signs:
             [episode for _, episode in failed],
             _far_tokens(run_dir, steps),
             lost + lost_too,
+            [] if is_evaluation else evaluations,
             is_evaluation,
         )
 

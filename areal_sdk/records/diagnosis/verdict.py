@@ -12,7 +12,7 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.records.diagnosis.course import Course, course_of, windows
+from areal_sdk.records.diagnosis.course import Course, course_of, held_out_fall, number, windows
 from areal_sdk.records.diagnosis.cures import (
     LIMITS,
     WITHOUT_REWARD,
@@ -22,7 +22,6 @@ from areal_sdk.records.diagnosis.cures import (
 )
 from areal_sdk.records.diagnosis.measures import (
     BOUNDS,
-    Bounds,
     Step,
     differing,
     has_siblings,
@@ -49,6 +48,7 @@ class Need(StrEnum):
     FRESHNESS = "staleness"
     REWARD = "reward noise"
     STAY = "fall"
+    HELD_OUT = "held-out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,33 @@ def verdict_of_run(run_dir: RunDir) -> RunVerdict | None:
     settings, steps = run_dir.read_config(), run_dir.read_steps()
     if settings.get("finetune", {}).get("objective"):
         return verdict_of_losses(steps, run_dir.read_history(kind="held_out"), settings)
-    return verdict_of(steps, settings)
+    return verdict_of(steps, settings, run_dir.read_history(kind="eval"))
 
 
 def verdict_of(
-    steps: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
+    steps: Sequence[Step], settings: Settings, held_out: Sequence[Step] = ()
 ) -> RunVerdict | None:
-    """The verdict on a run from its `step` events with rewards of episodes; None if there are none."""
+    """The verdict on a run from its `step` events with rewards of episodes, and from its evaluations; None if it has no step."""
     steps = [step for step in steps if step.get("batch/groups")]
     if not steps:
         return None
     course = course_of(steps)
-    if (lost := _lost(steps, bounds)) is not None:
+    if (lost := _lost(steps)) is not None:
         return lost  # the rewards are those of the others alone
     if course.rose and not course.fell:
+        if forgotten := held_out_fall(held_out):
+            best, last = forgotten[0], forgotten[-1]
+            return RunVerdict(
+                Need.HELD_OUT,
+                f"{course.told()}, and success on held-out tasks ({last.get('split', 'eval')}) was {number(best['success'])} at "
+                f"step {best['step']} and is {number(last['success'])} at step {last['step']}",
+                "train on more tasks, as different as the held-out ones, or take fewer steps (run.steps)",
+            )
         return RunVerdict(None, f"healthy: {course.told()}")
-    if not course.fell and course.last >= bounds.solved and course.name == "success":
+    if not course.fell and course.last >= BOUNDS.solved and course.name == "success":
         return RunVerdict(None, f"nothing left to learn: success is {course.last:.2f}")
     for rule in RULES.values():
-        if (found := rule(steps, settings, course, bounds)) is not None:
+        if (found := rule(steps, settings, course)) is not None:
             fall = (
                 f"; {course.told_fall()}" if course.fell and found.missing is not Need.STAY else ""
             )
@@ -95,11 +103,11 @@ def verdict_of(
     return RunVerdict(None, f"too early to tell: {course.told()}")
 
 
-def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
+def _lost(steps: Sequence[Step]) -> RunVerdict | None:
     """Check that episodes get a reward. In episodes without one, no mistake of the policy costs anything."""
     shares = {name: mean_of(steps, name) or 0.0 for name in WITHOUT_REWARD}
     worst = max(shares, key=shares.__getitem__)
-    if shares[worst] <= bounds.cut:
+    if shares[worst] <= BOUNDS.cut:
         return None
     return RunVerdict(
         Need.ROOM,
@@ -108,19 +116,17 @@ def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
     )
 
 
-def _signal(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _signal(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Groups whose rewards differ."""
     num_groups = sum(step["batch/groups"] for step in steps)
     shares = [share for step in steps if (share := differing(step)) is not None]
-    if num_groups < bounds.few_groups or not shares:
+    if num_groups < BOUNDS.few_groups or not shares:
         return None
     share, parts = fmean(shares), windows(shares)
     # With few groups a step, some part of a run without a signal has one by chance.
     num_in_part = num_groups * (len(shares) + 1 - len(parts)) / len(shares)
     by_chance = share + SURE * sqrt(share * (1.0 - share) / num_in_part)
-    if share >= bounds.differing or max(parts) >= max(bounds.differing, by_chance):
+    if share >= BOUNDS.differing or max(parts) >= max(BOUNDS.differing, by_chance):
         return None
     what = (
         f"the rewards of {share:.0%} of {num_groups:.0f} groups differ"
@@ -128,18 +134,16 @@ def _signal(
         else f"{share:.0%} of what was played differs in its rewards"
     )
     level = fmean(step["batch/reward"] for step in steps)
-    room = _room(steps, settings, course, bounds)
+    room = _room(steps, settings, course)
     cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
     return RunVerdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
 
 
-def _gradient(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _gradient(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Updates where rewards differ."""
     teaching = [step for step in steps if (differing(step) or 0.0) > 0.0]
     updating = [step for step in teaching if step.get("train/num_updates")]
-    if not teaching or len(updating) >= bounds.updating * len(teaching):
+    if not teaching or len(updating) >= BOUNDS.updating * len(teaching):
         return None
     made = f"{len(teaching) - len(updating)} of {counted(len(teaching), 'step')} made no update"
     if any(step.get("train/num_skipped_updates") for step in teaching):
@@ -162,17 +166,11 @@ def _gradient(
     )
 
 
-def _rate(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _rate(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Check that the KL of a step lies between standing still and jumping."""
     moves = [(step["step"], kl) for step in steps if (kl := moved(step)) is not None]
     rate = _setting(settings, "trainer.learning_rate")
-    if (
-        len(moves) >= bounds.few_steps
-        and not course.fell
-        and is_still([kl for _, kl in moves], bounds)
-    ):
+    if len(moves) >= BOUNDS.few_steps and not course.fell and is_still([kl for _, kl in moves]):
         raised = (
             "give it more steps (run.steps): the rate rises while rewards differ"
             if rate == "auto"
@@ -184,7 +182,7 @@ def _rate(
             raised,
         )
     most, at = max(((kl, step) for step, kl in moves), default=(0.0, 0))
-    if most > bounds.jump:
+    if most > BOUNDS.jump:
         return RunVerdict(
             Need.RATE,
             f"the policy jumped by {most:.2g} nats a token in step {at}",
@@ -204,12 +202,10 @@ def _to_move_less(settings: Settings) -> str:
     return lower if bound else f"{lower}, or bound each step by trainer.trust_region ({bound})"
 
 
-def _room(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _room(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Episodes that end by themselves."""
     share = mean_of(steps, "batch/truncated")
-    if (grew := _growth(steps, bounds)) is not None:
+    if (grew := _growth(steps)) is not None:
         truncated = _setting(settings, "rollout.truncated")
         cure = (
             f"{_to_move_less(settings)}; or raise {LIMITS}, if answers are meant to grow"
@@ -217,29 +213,27 @@ def _room(
             else f'set rollout.truncated = "score" ({truncated}): an episode without an end teaches nothing now'
         )
         return RunVerdict(Need.ROOM, grew, cure)
-    if share is None or share <= bounds.cut:
+    if share is None or share <= BOUNDS.cut:
         return None
     figures = f"{share:.0%} of the episodes ran into a limit before they had ended"
     return RunVerdict(Need.ROOM, figures, f"raise {LIMITS}")
 
 
-def _growth(steps: Sequence[Step], bounds: Bounds) -> str | None:
+def _growth(steps: Sequence[Step]) -> str | None:
     """The growth of episodes into a limit, from the first window of steps to the last one."""
     names = ("batch/sampled_tokens", "batch/truncated")
     known = [[step[name] for step in steps if step.get(name) is not None] for name in names]
     if not all(known):
         return None
     lengths = [Lengths(*means) for means in zip(*map(windows, known), strict=False)]
-    return lengths[-1].growth_since(lengths[0], least=bounds.cut)
+    return lengths[-1].growth_since(lengths[0], least=BOUNDS.cut)
 
 
-def _freshness(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _freshness(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Check that samples are young enough to count, and not dropped."""
     staleness = _setting(settings, "rollout.max_staleness")
     dropped = mean_of(steps, "batch/stale_share")
-    if dropped is not None and dropped > bounds.stale:
+    if dropped is not None and dropped > BOUNDS.stale:
         return RunVerdict(
             Need.FRESHNESS,
             f"{dropped:.0%} of the episodes were dropped as too old",
@@ -247,7 +241,7 @@ def _freshness(
         )
     shares = [step["train/ess"] for step in steps if step.get("train/ess") is not None]
     age = mean_of(steps, "train/staleness_mean") or 0.0
-    if age > 0.0 and len(shares) >= bounds.few_steps and median(shares) < bounds.effective:
+    if age > 0.0 and len(shares) >= BOUNDS.few_steps and median(shares) < BOUNDS.effective:
         return RunVerdict(
             Need.FRESHNESS,
             f"samples are {age:.1f} updates old, and count as {median(shares):.0%} of them (train/ess)",
@@ -256,9 +250,7 @@ def _freshness(
     return None
 
 
-def _stay(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _stay(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """The verdict that the run lost what it had learnt; None if it did not."""
     if not course.fell:
         return None
@@ -270,11 +262,9 @@ def _stay(
     )
 
 
-def _reward(
-    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> RunVerdict | None:
+def _reward(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
     """Check that the reward depends on what the policy does."""
-    if course.fell or course.leans_up or len(steps) < bounds.many_steps:
+    if course.fell or course.leans_up or len(steps) < BOUNDS.many_steps:
         return None
     spread = mean_of(steps, "batch/reward_std") or 0.0
     warm_up = _setting(settings, "sft.steps")
@@ -288,7 +278,7 @@ def _reward(
     )
 
 
-RULES: Mapping[Need, Callable[[Sequence[Step], Settings, Course, Bounds], RunVerdict | None]] = {
+RULES: Mapping[Need, Callable[[Sequence[Step], Settings, Course], RunVerdict | None]] = {
     Need.SIGNAL: _signal,
     Need.GRADIENT: _gradient,
     Need.RATE: _rate,
@@ -305,7 +295,7 @@ LESS, NOISE = 0.02, 0.1
 
 
 def verdict_of_losses(
-    steps: Sequence[Step], held_out: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
+    steps: Sequence[Step], held_out: Sequence[Step], settings: Settings
 ) -> RunVerdict | None:
     """The verdict on a run that learns from data: by the loss on held-out data, else by that of its steps."""
     measured = [
@@ -331,7 +321,7 @@ def verdict_of_losses(
     told = f"{what} {first:.3g} -> {last:.3g} in {counted(len(steps), 'step')}"
     if last < first * (1.0 - LESS):
         return RunVerdict(None, f"healthy: {told}")
-    if len(steps) < bounds.few_steps:
+    if len(steps) < BOUNDS.few_steps:
         return RunVerdict(None, f"too early to tell: {told}")
     return RunVerdict(Need.RATE, told, f"raise trainer.learning_rate ({rate})")
 

@@ -38,6 +38,7 @@ RULES: Sequence[Callable[[Signs], RunFault | None]] = (
     steps.freshness,
     rewards.hacked,
     steps.fall,
+    steps.held_out,
     steps.balance,
 )
 """All rules, in the order of the data's path."""
@@ -109,7 +110,7 @@ def _course(signs: Signs) -> str:
         return "no step has trained anything yet"
     if signs.is_evaluation:
         return f"{signs.course.name} {number(signs.course.last)}, measured and not trained"
-    verdict = verdict_of(signs.steps, signs.settings)
+    verdict = verdict_of(signs.steps, signs.settings, signs.evaluations)
     is_flat = verdict is not None and verdict.missing is Need.REWARD
     if verdict is None or verdict.missing is not None:
         return f"flat: {signs.course.told()}" if is_flat else signs.course.told()

@@ -1,13 +1,14 @@
 """Rules about the figures of steps: the signal, the rate, entropy, limits, age, and the balance of both sides."""
 
+from dataclasses import replace
 from statistics import fmean, median
 
-from areal_sdk.records.diagnosis.course import LEAST, course_by, number, windows
+from areal_sdk.records.diagnosis.course import LEAST, course_by, held_out_fall, number, windows
 from areal_sdk.records.diagnosis.cures import CUT, SOLVED, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
 from areal_sdk.records.diagnosis.signs import Signs, since
-from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict
+from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict, verdict_of
 
 DISAGREEMENT = 0.1
 """Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
@@ -44,8 +45,12 @@ def disagree(signs: Signs) -> RunFault | None:
     if len(points) < LEAST or max(windows([value for _, value in points])) <= DISAGREEMENT:
         return None
     at, most = max(points, key=lambda point: point[1])
-    far = signs.far_tokens
-    evidence = f"step {at}: {number(most)} nats a token, the most"
+    evidence = [f"step {at}: {number(most)} nats a token, the most"]
+    if (far := signs.far_tokens) is not None:
+        only = ": a few tokens are wrong, not all" if far.share < CUT else ""
+        evidence.append(
+            f"step {far.step}: {far.share:.0%} of {far.num_tokens} tokens are off by more than 1 nat{only}"
+        )
     return RunFault(
         "engine and trainer disagree",
         f"under the same weights they differ by {number(fmean(v for _, v in points))} nats a token, where rounding explains "
@@ -53,13 +58,7 @@ def disagree(signs: Signs) -> RunFault | None:
         "run areal-sdk doctor model, compare engine.dtype with trainer.precision, and leave out engine options that change samples "
         '(kv_on_update = "keep", a quantized cache)',
         since(points, lambda value: value > DISAGREEMENT),
-        (evidence,)
-        if far is None
-        else (
-            evidence,
-            f"step {far.step}: {far.share:.0%} of {far.num_tokens} tokens are off by more than 1 nat"
-            + (": a few tokens are wrong, not all" if far.share < CUT else ""),
-        ),
+        tuple(evidence),
         signs.moved(("train/dlogp_lag_0", "train/entropy", "batch/reward")),
     )
 
@@ -73,13 +72,8 @@ def signal(signs: Signs) -> RunFault | None:
     points = [
         (step["step"], share) for step in signs.steps if (share := differing(step)) is not None
     ]
-    return _told(
-        signs,
-        Need.SIGNAL,
-        f"zero variance, {which}",
-        verdict,
-        since(points, lambda share: share < BOUNDS.differing),
-    )
+    at = since(points, lambda share: share < BOUNDS.differing)
+    return _told(signs, Need.SIGNAL, f"zero variance, {which}", verdict, at)
 
 
 def gradient(signs: Signs) -> RunFault | None:
@@ -95,7 +89,7 @@ def rate(signs: Signs) -> RunFault | None:
         return None
     kls = [(step["step"], kl) for step in signs.steps if (kl := moved(step)) is not None]
     sizes = [kl for _, kl in kls]
-    if signs.course.fell or not is_still(sizes, BOUNDS):
+    if signs.course.fell or not is_still(sizes):
         at = next(step for step, kl in kls if kl > BOUNDS.jump)
         return _told(signs, Need.RATE, "rate too high", verdict, at)
     if len(sizes) < SETTLED or median(sizes[-LEAST:]) > RISING * median(sizes[:LEAST]):
@@ -179,22 +173,16 @@ def unjudged(signs: Signs) -> RunFault | None:
 
 def freshness(signs: Signs) -> RunFault | None:
     """Samples that are too old, above all those of long episodes."""
-    longest, shortest = (
-        signs.mean(f"batch/stale_share_{quarter}_quarter") for quarter in ("longest", "shortest")
-    )
-    if longest is not None and longest > BOUNDS.stale and longest > TIMES_MORE * (shortest or 0.0):
+    metric = "batch/stale_share_longest_quarter"
+    longest, shortest = signs.mean(metric), signs.mean("batch/stale_share_shortest_quarter") or 0.0
+    if longest is not None and longest > max(BOUNDS.stale, TIMES_MORE * shortest):
         return RunFault(
             "staleness drops the long ones",
-            f"{longest:.0%} of the longest quarter of the episodes were dropped as too old, {shortest or 0.0:.0%} of the "
-            "shortest: the policy is pushed towards short episodes",
+            f"{longest:.0%} of the longest quarter of the episodes were dropped as too old, {shortest:.0%} of the shortest: the "
+            "policy is pushed towards short episodes",
             "raise rollout.wait_s or rollout.max_staleness, or lower rollout.max_inflight",
-            since(
-                signs.points("batch/stale_share_longest_quarter"),
-                lambda share: share > BOUNDS.stale,
-            ),
-            first=signs.moved(
-                ("batch/stale_share_longest_quarter", "batch/sampled_tokens", "batch/staleness")
-            ),
+            since(signs.points(metric), lambda share: share > BOUNDS.stale),
+            first=signs.moved((metric, "batch/sampled_tokens", "batch/staleness")),
         )
     if (verdict := _lacks(signs, Need.FRESHNESS)) is None:
         return None
@@ -209,9 +197,22 @@ def fall(signs: Signs) -> RunFault | None:
     means = course.means
     best = means.index(max(means))
     points = list(zip(course.steps, course.values, strict=True))[best:]
-    middle = (max(means) + course.last) / 2
-    at = since(points, lambda value: value < middle)
+    at = since(points, lambda value: value < (max(means) + course.last) / 2)
     return _told(signs, Need.STAY, "fall", verdict, at, warns_early=False)
+
+
+def held_out(signs: Signs) -> RunFault | None:
+    """Success on held-out tasks that fell while that in training rose. If it fell in training too, the reward is looked at."""
+    verdict = verdict_of(signs.steps, signs.settings, signs.evaluations)
+    success = course_by(signs.steps, "success")
+    gains = success.values and success.leans_up
+    if not gains or verdict is None or verdict.missing is not Need.HELD_OUT:
+        return None
+    at = held_out_fall(signs.evaluations)[1]["step"]
+    found = _told(signs, Need.STAY, "held-out tasks forgotten", verdict, at, warns_early=False)
+    tasks = {one.task_key or one.task_id for one in signs.summaries}
+    played = f"{len(signs.summaries)} episodes of training played {len(tasks)} different tasks"
+    return replace(found, evidence=(played,))
 
 
 def balance(signs: Signs) -> RunFault | None:
@@ -222,45 +223,32 @@ def balance(signs: Signs) -> RunFault | None:
     whole = waits + steps
     if whole < SLOW_S:
         return None
-    first = signs.moved(("batch/waited_s", "train/step_s", "batch/sampled_tokens"))
     if waits > IDLE * whole:
-        return RunFault(
-            "generation starves training",
-            f"the trainer waits {waits:.0f} of {whole:.0f} seconds a step for episodes",
+        fault = "generation starves training"
+        found = f"the trainer waits {waits:.0f} of {whole:.0f} seconds a step for episodes"
+        cure = (
             "start more servers (engine.servers of SGLang), raise rollout.max_inflight or rollout.max_staleness, or look for slow "
-            "tools (areal-sdk inspect RUN --live)",
-            signs.steps[0]["step"],
-            first=first,
-            costs_time=True,
+            "tools (areal-sdk inspect RUN --live)"
         )
-    running = signs.mean("batch/running")
-    if steps > IDLE * whole and running == 0.0:
-        return RunFault(
-            "training starves generation",
-            f"a step computes for {steps:.0f} of {whole:.0f} seconds, and no episode runs when it takes its batch",
-            "give training more devices (trainer.ranks), or raise rollout.max_staleness so that agents go on meanwhile",
-            signs.steps[0]["step"],
-            first=first,
-            costs_time=True,
-        )
-    return None
+    elif steps > IDLE * whole and signs.mean("batch/running") == 0.0:
+        fault = "training starves generation"
+        found = f"a step computes for {steps:.0f} of {whole:.0f} seconds, and no episode runs when it takes its batch"
+        cure = "give training more devices (trainer.ranks), or raise rollout.max_staleness so that agents go on meanwhile"
+    else:
+        return None
+    first = signs.moved(("batch/waited_s", "train/step_s", "batch/sampled_tokens"))
+    return RunFault(fault, found, cure, signs.steps[0]["step"], first=first, costs_time=True)
 
 
 def _lacks(signs: Signs, need: Need) -> RunVerdict | None:
     """The verdict on one need; None for a run that learnt, which lacks nothing."""
     if not signs.course.values or signs.is_healthy:
         return None
-    return RULES[need](signs.steps, signs.settings, signs.course, BOUNDS)
+    return RULES[need](signs.steps, signs.settings, signs.course)
 
 
 def _told(
-    signs: Signs,
-    need: Need,
-    fault: str,
-    verdict: RunVerdict,
-    at: int,
-    *,
-    warns_early: bool = True,
+    signs: Signs, need: Need, fault: str, verdict: RunVerdict, at: int, *, warns_early: bool = True
 ) -> RunFault:
     first = signs.moved(MOVES[need])
     return RunFault(fault, verdict.figures, verdict.cure, at, (), first, warns_early)
