@@ -29,5 +29,5 @@ timeout 300 "$own" -m pip install --quiet --constraint constraints.txt \
 cp -r "$plugin" "$scratch/plugin"
 rm -r "$scratch/plugin/${name//-/_}" # the wheel, not this tree, must be what is imported
 cd "$scratch/plugin"
-timeout 300 "$own" -m pytest -q -rs -m "not slow and not gpu" tests ||
-  timeout 300 "$own" "$root/scripts/run_again.py" # as the other tests of CI: a flaky one is named at its end
+timeout 600 "$own" -m pytest -q -rs -m "not slow and not gpu" tests ||
+  timeout 600 "$own" "$root/scripts/run_again.py" # as the other tests of CI: a flaky one is named at its end
