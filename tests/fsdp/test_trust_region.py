@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.objectives import sequence_means
 from areal_sdk.config.sections.learning import FIRST_LEARNING_RATE
 from areal_sdk.errors import CheckpointError
 from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
@@ -572,6 +574,16 @@ def test_the_kl_of_a_step_is_that_of_the_whole_vocabulary(spec: TrainerSpec) -> 
     )
     furthest = max(sum(row) / max(SHORTEST, len(row)) for row in exact)
     assert metrics["kl_sequence"] == pytest.approx(furthest, rel=0.02)
+
+
+def test_a_short_sequence_counts_as_a_longer_one() -> None:
+    terms = SimpleNamespace(
+        sequences_T=torch.tensor([0, 0, 0, 1, 2]),
+        mask_T=torch.tensor([True, True, True, True, False]),
+    )
+    values_T = torch.tensor([1.0, 2.0, 3.0, 8.0, math.nan])
+    for shortest, expected in ((1.0, [2.0, 2.0, 2.0, 8.0, 0.0]), (4.0, [1.5, 1.5, 1.5, 2.0, 0.0])):
+        assert sequence_means(values_T, terms, shortest=shortest).tolist() == expected
 
 
 def test_the_bound_an_episode_is_of_all_its_branches(spec: TrainerSpec) -> None:

@@ -159,9 +159,8 @@ def test_every_trained_episode_names_its_step_and_its_advantage(
         above = (one.reward or 0.0) - sum(siblings) / len(siblings)
         assert one.advantage is not None
         assert one.advantage * above >= 0.0
-        assert (one.advantage == 0.0) == (
-            abs(above) < 1e-9
-        )  # equal rewards have a mean that is rounded
+        has_mean = abs(above) < 1e-9  # the mean of equal rewards is rounded
+        assert (one.advantage == 0.0) == has_mean
     assert all(e.text for e in trained)
 
 

@@ -111,8 +111,17 @@ def masked(values_T: "Tensor", mask_T: "Tensor") -> "Tensor":
     return values_T.where(mask_T, 0.0)
 
 
-def sequence_means(values_T: "Tensor", terms: PolicyTerms) -> "Tensor":
-    """The mean of `values_T` over each term's trajectory; 0 if a trajectory has no term.
+class InTrajectories(Protocol):
+    """Loss terms, by the trajectory to which each belongs."""
+
+    @property
+    def mask_T(self) -> "Tensor": ...
+    @property
+    def sequences_T(self) -> "Tensor": ...
+
+
+def sequence_means(values_T: "Tensor", terms: InTrajectories, *, shortest: float = 1.0) -> "Tensor":
+    """The mean of `values_T` over each term's trajectory, which counts as one of `shortest` terms at least; 0 if it has none.
 
     Trajectories are whole, so this is the mean over all their terms. Gradients flow through it.
     """
@@ -121,7 +130,7 @@ def sequence_means(values_T: "Tensor", terms: PolicyTerms) -> "Tensor":
     sums_S = kept_T.new_zeros(count).index_add(0, terms.sequences_T, kept_T)
     ones_T = terms.mask_T.to(kept_T.dtype)
     counts_S = kept_T.new_zeros(count).index_add(0, terms.sequences_T, ones_T)
-    return (sums_S / counts_S.clamp(min=1.0))[terms.sequences_T]
+    return (sums_S / counts_S.clamp(min=shortest))[terms.sequences_T]
 
 
 def imitation(current_T: "Tensor", weights_T: "Tensor", mask_T: "Tensor") -> Loss:

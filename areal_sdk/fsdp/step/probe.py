@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from areal_sdk.algorithms.batch import Batch
-from areal_sdk.algorithms.objectives import masked
+from areal_sdk.algorithms.objectives import masked, sequence_means
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.head import Statistic
 from areal_sdk.fsdp.step.metrics import Meter
@@ -158,7 +158,8 @@ class Movement:
             meter.note(kl_T.sum(), totals, "kl")
             meter.note(k3_T.sum(), totals, "behaviour")
             meter.note(mask_T.sum(), totals, "count")
-            meter.note(_largest_mean(kl_T, batch), largest, str(number))
+            means_T = sequence_means(kl_T, batch, shortest=SHORTEST)
+            meter.note(means_T.max(), largest, str(number))
         meter.read()
         sums = self._ranks.sum(totals)
         return Distance(
@@ -170,12 +171,3 @@ class Movement:
     def _compute(self, batch: Batch, statistic: Statistic) -> tuple[Tensor, Tensor]:
         with torch.no_grad(), self._autocast():
             return self._policy(batch, statistic=statistic)
-
-
-def _largest_mean(values_T: Tensor, batch: Batch) -> Tensor:
-    """The largest mean of `values_T` over a sequence, which counts as one of `SHORTEST` tokens at least."""
-    sums_S, counts_S = values_T.new_zeros(2, len(values_T))
-    sums_S = sums_S.index_add(0, batch.sequences_T, values_T)
-    counts_S = counts_S.index_add(0, batch.sequences_T, batch.mask_T.to(values_T.dtype))
-    means_S: Tensor = sums_S / counts_S.clamp(min=SHORTEST)
-    return means_S.max()
