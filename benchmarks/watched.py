@@ -1,4 +1,4 @@
-"""The price of being looked at: one run, three pages of it open for four steps, closed for the next four, ...
+"""The price of being looked at: one run, three pages of it open for twenty steps, closed for the next twenty, ...
 
     python benchmarks/watched.py [--run DIRECTORY] [--write]
 
@@ -28,17 +28,19 @@ from areal_sdk.telemetry import RunDir
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents" / "guess_number"
 SETTINGS = {
-    "run.steps": 44,
+    "run.steps": 420,
     "sft.steps": 30,
     "rollout.batch": 56,
-    "eval.every": 100,
+    "eval.every": 1000,
     "eval.samples": 2,
 }
 """A short run without evaluations on the way: one would make its window another kind of work."""
 PAGES = ("curves", "episodes", "lanes")
-WINDOW = 4
-"""Steps of a window. A step passes between two windows, while pages open or close."""
-POLL_S = 0.05
+WINDOW = 20
+"""Steps of a window."""
+BETWEEN = 4
+"""Steps between two windows, in which pages open or close: what they cost once they are open is asked."""
+POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ async def _window(
         return cpu_of_tree(process.pid), server.cpu_s() + browser_cpu_s(profile)
 
     start = len(step_times(run))
-    while len(step_times(run)) == start:  # from the end of a step to the end of a later one
+    while len(step_times(run)) < start + BETWEEN:
         if process.poll() is not None:
             return None
         await _wait(process)

@@ -9,7 +9,7 @@ import { forgetRun, run } from "./places/run.js";
 import { runs } from "./places/runs.js";
 
 const PAGES = { runs, run, compare };
-const REFRESH_MS = 2000;
+const REFRESH_MS = 5000; // a change after a quiet time is shown at once
 
 let view = {};
 let closeStream = () => {};
