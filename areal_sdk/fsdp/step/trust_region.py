@@ -57,22 +57,6 @@ FILLED, CLOSE = 0.4, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """The effect of one update on the policy."""
-
-    kl: float
-    """KL, in nats a token, of the policy after the update from the policy before it."""
-    kl_behaviour: float
-    """KL, in nats a token, of the policy after the update from the policies that sampled."""
-    kl_sequence: float
-    """KL, in nats a token, of the sequence that moved most."""
-    share: float
-    """Share of the update that was left."""
-    filled: float
-    """The KL that was judged as a share of the bound."""
-
-
-@dataclass(frozen=True, slots=True)
 class Distance:
     """The distance of the policy from the one before an update, in nats a token."""
 
@@ -88,9 +72,19 @@ class Distance:
         """The KL that the bound holds."""
         return max(self.kl, self.kl_sequence / OF_A_SEQUENCE)  # of NaN and a number, the first
 
-    def moved(self, share: float, bound: float) -> Moved:
+    def moved(self, share: float, bound: float) -> "Moved":
         """The effect of an update of which `share` was left."""
         return Moved(self.kl, self.kl_behaviour, self.kl_sequence, share, self.judged / bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Distance):
+    """The effect of one update on the policy."""
+
+    share: float
+    """Share of the update that was left."""
+    filled: float
+    """The KL that was judged as a share of the bound."""
 
 
 def summary(moves: Sequence[Moved]) -> dict[str, float]:
