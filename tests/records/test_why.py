@@ -42,6 +42,7 @@ from .faults import (
     SETTINGS,
     recorded,
     usual,
+    with_text,
     write_run,
 )
 
@@ -276,6 +277,18 @@ async def test_a_cause_comes_before_its_effects(tmp_path: Path) -> None:
     assert next(iter(faults)) == "rate too high"
     assert faults["garbled output"] > faults["rate too high"]
     assert [*faults.values()] == sorted(faults.values())
+
+
+@pytest.mark.parametrize(("entropy", "is_taught"), [(1.5, True), (5.5, False)])
+async def test_garbled_output_of_a_model_that_was_never_trained_asks_for_a_warm_up(
+    tmp_path: Path, entropy: float, is_taught: bool
+) -> None:
+    steps = recorded(FLAT, train__entropy=lambda part: entropy)
+    write_run(tmp_path / "run", steps, with_text(await usual(), "\ufffd" * 20))
+    (finding, *_) = why(RunDir.open(tmp_path / "run")).findings
+    assert finding.fault == "garbled output"
+    assert ("sft.steps" in finding.cure) is not is_taught
+    assert ("areal-sdk doctor model" in finding.cure) is is_taught
 
 
 async def test_a_run_that_an_error_ended_is_told_with_the_error(tmp_path: Path) -> None:

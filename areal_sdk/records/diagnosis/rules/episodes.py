@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from areal_sdk.records.diagnosis.course import number
 from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.rules import REPLACEMENT, RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
@@ -23,6 +24,8 @@ NGRAM, LONG, REPEATED = 4, 32, 0.7
 which a text is garbled."""
 GARBLED = 0.3
 """Share of garbled turns from which the output is."""
+UNTAUGHT = 4.0
+"""Nats of entropy a token in the first step from which a model has not learnt a language: taught ones have one or two."""
 
 UNENDED, WORDS = 0.95, 16
 """Share of the turns without a stop that ran into the limit, if none was stopped otherwise, and number of tokens from
@@ -69,17 +72,19 @@ def garbled(signs: Signs) -> RunFault | None:
     kinds = Counter(how for _, _, how in bad)
     at = since([(step, float(bool(how))) for step, _, how in judged], lambda share: share > GARBLED)
     step, turn, _ = bad[0]
-    return RunFault(
-        "garbled output",
-        f"{counted_of(len(bad), len(judged))} sampled turns are garbled: "
-        + ", ".join(f"{count} {how}" for how, count in kinds.most_common()),
-        "look at an episode (areal-sdk inspect RUN --worst 1). If output was garbled from the first step, check the "
-        "model and its tokenizer (areal-sdk doctor model); if it became so, go back to a checkpoint before, and lower "
-        "trainer.learning_rate",
-        at,
-        (f"step {step}: {turn.text[:60]!r}",),
-        signs.moved(("train/kl_step", "train/entropy", "train/dlogp_lag_0", "batch/reward")),
+    found = f"{counted_of(len(bad), len(judged))} sampled turns are garbled: "
+    found += ", ".join(f"{count} {how}" for how, count in kinds.most_common())
+    cure = (
+        "look at an episode (areal-sdk inspect RUN --worst 1). If output was garbled from the first step, check the model and "
+        "its tokenizer (areal-sdk doctor model); if it became so, go back to a checkpoint before, and lower trainer.learning_rate"
     )
+    if (entropy := next(iter(signs.points("train/entropy")), (0, 0.0))[1]) > UNTAUGHT:
+        found += f"; the model began with an entropy of {number(entropy)} nats a token, as one that was never trained"
+        cure = (
+            "begin with a model that was trained, or warm this one up on demonstrations (sft.steps)"
+        )
+    moved = signs.moved(("train/kl_step", "train/entropy", "train/dlogp_lag_0", "batch/reward"))
+    return RunFault("garbled output", found, cure, at, (f"step {step}: {turn.text[:60]!r}",), moved)
 
 
 def _garble(turn: Turn) -> str | None:
