@@ -2,12 +2,7 @@
 
 from areal_sdk.certificate.findings import Certificate, TokenFinding
 from areal_sdk.certificate.issue import certify, format_in_key, is_certified, keep, warning
-from areal_sdk.certificate.replay import (
-    Transcript,
-    TranscriptRequest,
-    read_transcript,
-    recorded,
-)
+from areal_sdk.certificate.replay import Transcript, TranscriptRequest, read_transcript, recorded
 
 __all__ = [
     "Certificate",

@@ -6,13 +6,6 @@ A fine-tuning run is like any other run: it writes a run directory, can be resum
 for its weights. It uses the trainer of `areal-sdk train`, which gets only weighted sequences here.
 """
 
-from areal_sdk.finetune.api import (
-    Taught,
-    Teacher,
-    ask_teacher,
-    check,
-    finetune,
-    resume_finetuning,
-)
+from areal_sdk.finetune.api import Taught, Teacher, ask_teacher, check, finetune, resume_finetuning
 
 __all__ = ["Taught", "Teacher", "ask_teacher", "check", "finetune", "resume_finetuning"]

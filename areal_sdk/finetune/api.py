@@ -18,12 +18,7 @@ from areal_sdk.loop.plan.models import with_model_of_run
 from areal_sdk.loop.plan.parts import load_plugins_of, make_observers
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
-from areal_sdk.loop.runs import (
-    Training,
-    resumed,
-    run_to_its_end,
-    write_config,
-)
+from areal_sdk.loop.runs import Training, resumed, run_to_its_end, write_config
 from areal_sdk.loop.services.gateway import make_backend
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.records.notebook import status_writer

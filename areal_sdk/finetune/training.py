@@ -35,13 +35,7 @@ from areal_sdk.loop.learning.learner import Learner, open_learner, write_final
 from areal_sdk.loop.learning.state import RunState, RunSummary
 from areal_sdk.loop.learning.steps import MAX_SKIPPED_STEPS
 from areal_sdk.loop.learning.training import held_out_tasks
-from areal_sdk.loop.plan.models import (
-    FoundModel,
-    at_origin,
-    check_chats,
-    find_model,
-    whose_weights,
-)
+from areal_sdk.loop.plan.models import FoundModel, at_origin, check_chats, find_model, whose_weights
 from areal_sdk.loop.plan.parts import check_engine_serves, find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut

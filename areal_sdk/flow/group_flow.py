@@ -3,15 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from areal_sdk.flow.groups import (
-    Drop,
-    Member,
-    MemberT,
-    OpenT,
-    Stop,
-    WaitingGroup,
-    WaitingT,
-)
+from areal_sdk.flow.groups import Drop, Member, MemberT, OpenT, Stop, WaitingGroup, WaitingT
 from areal_sdk.flow.rules import FlowRules
 from areal_sdk.telemetry.ledger import DropReason
 

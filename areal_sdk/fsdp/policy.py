@@ -53,11 +53,7 @@ class Policy(nn.Module):
         )
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        entropy_gradient: bool = False,
-        statistic: Statistic | None = None,
+        self, batch: Batch, *, entropy_gradient: bool = False, statistic: Statistic | None = None
     ) -> tuple[Tensor, Tensor]:
         def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
             return self.head.token_logprobs(

@@ -120,12 +120,7 @@ class AllRanks:
         self.children: list[Child] = []
 
     async def call(
-        self,
-        method: str,
-        payload: JSON = None,
-        buffers: Sequence[Buffer] = (),
-        *,
-        timeout_s: float,
+        self, method: str, payload: JSON = None, buffers: Sequence[Buffer] = (), *, timeout_s: float
     ) -> ChildReply:
         """The answer of rank 0, once all ranks have answered. If one fails alone, the others would wait in a
         collective, so they get a moment to fail too and are then ended."""
@@ -167,12 +162,7 @@ class InTurn:
         self._last: asyncio.Task[ChildReply] | None = None
 
     async def call(
-        self,
-        method: str,
-        payload: JSON = None,
-        buffers: Sequence[Buffer] = (),
-        *,
-        timeout_s: float,
+        self, method: str, payload: JSON = None, buffers: Sequence[Buffer] = (), *, timeout_s: float
     ) -> ChildReply:
         await self.idle()
         asking = self._ranks.call(method, payload, buffers, timeout_s=timeout_s)

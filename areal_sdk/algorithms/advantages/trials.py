@@ -5,11 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from areal_sdk.algorithms.advantages.estimator import (
-    AdvantageEstimator,
-    Evidence,
-    PerToken,
-)
+from areal_sdk.algorithms.advantages.estimator import AdvantageEstimator, Evidence, PerToken
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 

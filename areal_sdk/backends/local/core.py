@@ -32,11 +32,7 @@ from areal_sdk.process.spec import SHARE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPU_PREFILL_CHUNK, _GPU_PREFILL_CHUNK = 256, 4096
 """Maximum number of prefilled tokens a step. More would not be faster and would delay decoding requests."""
 _DEFAULT_CPU_KV_BYTES = 4 * 1024**3

@@ -26,11 +26,7 @@ from areal_sdk.engine import (
     Tell,
     collect,
 )
-from areal_sdk.errors import (
-    ConfigError,
-    EngineError,
-    require_package,
-)
+from areal_sdk.errors import ConfigError, EngineError, require_package
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.launcher import Launcher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint

@@ -69,11 +69,7 @@ def check(request: GenerateRequest, info: EngineInfo, *, deterministic: bool) ->
             f"repetition_penalty {sampling.repetition_penalty}: "
             f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
         )
-    shifts = (
-        sampling.presence_penalty,
-        sampling.frequency_penalty,
-        *sampling.logit_bias.values(),
-    )
+    shifts = (sampling.presence_penalty, sampling.frequency_penalty, *sampling.logit_bias.values())
     if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
         raise EngineError(
             "presence_penalty, frequency_penalty and logit_bias: expected numbers between "

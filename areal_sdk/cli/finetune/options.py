@@ -70,12 +70,7 @@ def find_config(
 
 
 def begin_or_resume(
-    objective: str,
-    *,
-    resume: str | None,
-    dry_run: bool,
-    as_json: bool,
-    **given: Any,
+    objective: str, *, resume: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Run `sft`, `dpo` or `reward-model`."""
     from areal_sdk.cli.records.report import print_plan

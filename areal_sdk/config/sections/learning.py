@@ -4,22 +4,11 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from areal_sdk.config.keys import join_key
 from areal_sdk.config.machine import bfloat16_is_slow
-from areal_sdk.config.sections.base import (
-    Device,
-    IdleIf,
-    NonNegative,
-    Positive,
-    Seconds,
-    Section,
-)
+from areal_sdk.config.sections.base import Device, IdleIf, NonNegative, Positive, Seconds, Section
 
 if TYPE_CHECKING:
     from areal_sdk.config.root import Config
@@ -351,8 +340,7 @@ _NO_DATA = IdleIf(
     "a run that plays episodes learns from them (areal-sdk sft, dpo, reward-model, distill)",
 )
 _NO_DPO = IdleIf(
-    lambda run: run.finetune.objective != "dpo",
-    'only dpo reads them (finetune.objective = "dpo")',
+    lambda run: run.finetune.objective != "dpo", 'only dpo reads them (finetune.objective = "dpo")'
 )
 _NO_IMITATION = IdleIf(
     lambda run: run.finetune.objective != "sft",

@@ -142,12 +142,7 @@ def _pass_back(
 
 
 def _probabilities(
-    q_KRND: Tensor,
-    k_KND: Tensor,
-    v_KND: Tensor,
-    block: Block,
-    scaling: float,
-    cap: float | None,
+    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention probabilities of a block, (K, R * Q, C), and its keys and values, (K, C, D)."""
     k, v = _gather(k_KND, block.key_ranges), _gather(v_KND, block.key_ranges)

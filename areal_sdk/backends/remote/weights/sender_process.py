@@ -26,12 +26,7 @@ import torch.multiprocessing
 from safetensors import safe_open
 from torch.distributed import distributed_c10d
 
-from areal_sdk.backends.remote.weights.sender import (
-    Checksums,
-    Parameter,
-    SenderCalls,
-    WeightGroup,
-)
+from areal_sdk.backends.remote.weights.sender import Checksums, Parameter, SenderCalls, WeightGroup
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.experts import StoredPart, stored_parts
 from areal_sdk.process import JSON, Channel
