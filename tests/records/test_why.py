@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -19,9 +19,9 @@ from areal_sdk.records import wilson
 from areal_sdk.records.diagnosis.course import windows
 from areal_sdk.records.diagnosis.rules import steps as rules_of_steps
 from areal_sdk.records.diagnosis.signs import Signs
-from areal_sdk.records.diagnosis.verdict import Need, verdict_of_run
+from areal_sdk.records.diagnosis.verdict import Need, verdict_of, verdict_of_run
 from areal_sdk.records.diagnosis.why import diagnose, why
-from areal_sdk.telemetry import DropReason, EpisodeWriter, MetricsLog, RunDir
+from areal_sdk.telemetry import DropReason, EpisodeSummary, EpisodeWriter, MetricsLog, RunDir
 from areal_sdk.telemetry.token_log import (
     CountedGroup,
     CountedSequence,
@@ -30,7 +30,7 @@ from areal_sdk.telemetry.token_log import (
     TokenWriter,
 )
 from areal_sdk.testing import RecordedRun, make_episode
-from areal_sdk.types import ErrorKind, Outcome
+from areal_sdk.types import Episode, ErrorKind, Outcome
 
 from .faults import (
     APART,
@@ -40,6 +40,7 @@ from .faults import (
     KEPT,
     RECORDED,
     SETTINGS,
+    later,
     recorded,
     usual,
     with_text,
@@ -415,3 +416,134 @@ def test_an_evaluation_that_nobody_judged_is_told_why(tmp_path: Path) -> None:
         "failing reward",
         ("64 times: ValueError: no number",),
     )
+
+
+async def test_a_reward_that_pays_for_answers_that_the_limit_cuts_is_hacked(tmp_path: Path) -> None:
+    def paid(path: Path, sign: float) -> RunDir:
+        def change(one: Episode, part: float, chance: random.Random) -> Episode:
+            count = round(later(40, 64)(part) * chance.uniform(0.7, 1.0))
+            (turn, *_) = one.turns
+            turn = replace(
+                turn,
+                output_tokens=tuple(range(9, 9 + count)),
+                logprobs=(-0.5,) * count,
+                versions=(0,) * count,
+            )
+            return replace(one, turns=(turn,), outcome=Outcome.scored(0.5 + sign * count / 128))
+
+        pays = {name: later(0.34, 0.99) for name in ("batch__reward", "batch__success")}
+        steps = recorded(FLAT, batch__truncated=later(0.31, 1.0), **pays)
+        write_run(path, steps, played_once, change=change)
+        return RunDir.open(path)
+
+    played_once = await usual()
+    (finding,) = why(paid(tmp_path / "pays", 1.0)).findings
+    assert finding.fault == "reward hacked by length"
+    assert "the limit cuts 100% of the answers (31% before)" in finding.found
+    assert "rollout.truncated" in finding.cure
+    assert why(paid(tmp_path / "costs", -1.0)).findings == ()
+
+
+def evaluated(step: int, share: float, num: int = 100) -> dict[str, Any]:
+    found = wilson(round(share * num), num)
+    bounds = {"success_low": found.low, "success_high": found.high}
+    return {"split": "eval", "step": step, "success": found.value, **bounds}
+
+
+def played_tasks(
+    steps: list[dict[str, Any]], levels: Mapping[str, Callable[[float], float]], *, seed: int = 0
+) -> list[EpisodeSummary]:
+    """Episodes of tasks, each with a level of success in the course of the run; a task is drawn by chance for each four."""
+    chance, found, task = random.Random(seed), [], ""
+    for step in steps:
+        part = step["step"] / len(steps)
+        for at in range(32):
+            if at % 4 == 0:
+                task = chance.choice([*levels])
+            won = chance.random() < levels[task](part)
+            row: dict[str, Any] = {
+                **dict.fromkeys(EpisodeSummary._fields[:16]),
+                "id": f"{step['step']}.{at}",
+                "task_id": task,
+                "group": f"{step['step']}.{at // 4}",
+            }
+            more = {"success": won, "reward": float(won), "text": "", "step": step["step"]}
+            found.append(EpisodeSummary(**{**row, "num_turns": 2, "num_tokens": 9, **more}))
+    return found
+
+
+RISES = recorded(
+    "rate of 5e-4", **{f"batch__{name}": later(0.48, 0.97) for name in ("success", "reward")}
+)
+
+
+@pytest.mark.parametrize(
+    ("ends", "levels", "faults"),
+    [
+        ((0.39, 0.34), {f"t{n}": later(0.48, 0.97) for n in range(9)}, ["learnt by heart"]),
+        ((0.39, 0.70), {f"t{n}": later(0.48, 0.97) for n in range(9)}, []),
+        ((0.93, 0.91), {f"t{n}": later(0.48, 0.97) for n in range(9)}, []),
+        ((0.39, 0.34), {f"t{n}": later(0.48, 0.97) for n in range(400)}, []),
+        ((0.39, 0.34), {f"t{n}": lambda part, n=n: 0.2 + n / 12 for n in range(9)}, []),
+    ],
+    ids=["by heart", "learnt", "near the ceiling", "many tasks", "nothing rose"],
+)
+def test_tasks_learnt_by_heart_are_told_from_tasks_that_teach(
+    ends: tuple[float, float], levels: Mapping[str, Callable[[float], float]], faults: list[str]
+) -> None:
+    held = [evaluated(step, share) for step, share in zip((0, len(RISES)), ends, strict=True)]
+    signs = Signs(RISES, {}, played_tasks(RISES, levels), evaluations=held)
+    found = diagnose(signs)
+    assert [one.fault for one in found] == faults
+    for one in found:
+        assert "from 0.39 to 0.34, with a standard error of 0.07" in one.found
+
+
+def test_a_curriculum_that_gets_easier_is_not_learnt_by_heart() -> None:
+    """Success rises, since the easier tasks come later; each task is as hard as it was."""
+    chance, episodes = random.Random(1), []
+    for one in played_tasks(RISES, {"t": lambda part: 0.5}):
+        part = (one.step or 0) / len(RISES)
+        task = min(8, max(0, round(chance.gauss(8 * part, 2))))
+        won = chance.random() < 0.3 + task / 12
+        episodes.append(one._replace(task_id=f"t{task}", success=won, reward=float(won)))
+    held = [evaluated(0, 0.39), evaluated(len(RISES), 0.34)]
+    assert diagnose(Signs(RISES, {}, episodes, evaluations=held)) == ()
+
+
+def test_chance_is_not_learnt_by_heart() -> None:
+    """The figure of docs/why.md: sound recorded runs of nine tasks whose held-out success has the level of training."""
+    sound = [run for name, run in RECORDED.items() if name not in FAULTY]
+    sound += [run for run in RUNS_OF_TASKS.values() if became(run) == "sound"]
+    num_accused = 0
+    for run in sound:
+        steps, settings = recorded(run), run.get("settings", {})
+        levels = windows([step["batch/success"] for step in steps])
+        level = {"t": lambda part, of=levels: of[min(len(of) - 1, int(part * len(of)))]}
+        for seed in range(3):
+            episodes = played_tasks(steps, {f"t{n}": level["t"] for n in range(9)}, seed=seed)
+            signs = Signs(steps, settings, episodes, evaluations=held_out(steps, seed=seed))
+            num_accused += rules_of_steps.by_heart(signs) is not None
+    assert (len(sound) * 3, num_accused) == (153, 0)
+
+
+def test_a_run_whose_held_out_success_rose_does_not_stand_still() -> None:
+    """A run at temperature 0 was told that its policy hardly moves."""
+    steps, settings = recorded("rate of 2e-5"), RECORDED["rate of 2e-5"]["settings"]
+    assert [one.fault for one in diagnose(Signs(steps, settings))] == ["rate too low"]
+    for last, faults in ((0.68, []), (0.44, ["rate too low"])):
+        held = [evaluated(0, 0.32), evaluated(len(steps), last)]
+        assert [one.fault for one in diagnose(Signs(steps, settings, evaluations=held))] == faults
+    verdict = verdict_of(steps, settings, [evaluated(0, 0.32), evaluated(len(steps), 0.68)])
+    assert verdict is not None
+    assert verdict.figures.startswith("healthy: success on held-out tasks 0.32 -> 0.68; ")
+
+
+def test_a_flat_run_near_its_ceiling_has_no_fault() -> None:
+    for name in ("rate of 2e-5", "rate of 1e-7", FLAT):
+        high = {f"batch__{one}": later(0.97, 0.98) for one in ("success", "reward")}
+        steps, settings = recorded(name, **high), RECORDED[name].get("settings", {})
+        assert diagnose(Signs(steps, settings)) == ()
+        verdict = verdict_of(steps, settings)
+        assert verdict is not None
+        assert verdict.figures == "nothing left to learn: success is 0.98"

@@ -1,6 +1,6 @@
 """The course of a run: whether its success or its reward rose, fell or stayed, by more than chance."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot, sqrt
@@ -8,8 +8,10 @@ from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
+from areal_sdk.records.diagnosis.cures import SOLVED
 from areal_sdk.telemetry.live.terminal import counted
 
+Evaluation = Mapping[str, Any]
 PARTS, LEAST = 6, 3
 """Number of windows in which a run is seen, and the fewest steps of a window."""
 GAIN, GAIN_ERRORS = 0.05, 3.0
@@ -82,6 +84,16 @@ class Course:
         least = max(LOSS * self.scale, LOSS_ERRORS * self.error, LOSS_SHARE * (best - self.first))
         return best - self.last > least
 
+    @property
+    def is_solved(self) -> bool:
+        """Whether there is nothing left to learn."""
+        return self.name == "success" and not self.fell and self.last >= SOLVED
+
+    def gained(self, evaluations: Iterable[Evaluation]) -> bool:
+        """Whether the measure, or success on held-out tasks, rose and stayed."""
+        rose = self.values and (self.rose or held_out_rise(evaluations))
+        return bool(rose) and not self.fell
+
     def told(self) -> str:
         """The course of the measure in one line.
 
@@ -129,24 +141,52 @@ def course_of(steps: Sequence[Mapping[str, Any]]) -> Course:
     return success
 
 
-def held_out_fall(evaluations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def held_out_fall(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """The best evaluation of a split and the later ones that are worse by more than chance; empty if the last one is not."""
-    splits: dict[str, list[Mapping[str, Any]]] = {}
-    for row in sorted(evaluations, key=itemgetter("step")):
-        if {"success", "success_low", "success_high"} <= row.keys():
-            splits.setdefault(row.get("split", ""), []).append(row)
-    for rows in splits.values():
+    for rows in _by_split(evaluations):
         best = max(rows, key=itemgetter("success"))
-        worse = [row for row in rows[rows.index(best) :] if _is_worse(row, best)]
+        later = rows[rows.index(best) :]
+        worse = [
+            row for row in later if _gain(row, best) > max(LOSS, LOSS_ERRORS * _error(row, best))
+        ]
         if worse and worse[-1] is rows[-1]:
             return [best, *worse]
     return []
 
 
-def _is_worse(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    # The widths of the intervals are four binomial standard errors each.
-    least = hypot(*(one["success_high"] - one["success_low"] for one in (row, best)))
-    return bool(best["success"] - row["success"] > max(LOSS, least))
+def held_out_rise(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """The first and the last evaluation of a split, if the last one is better by more than chance; else empty."""
+    for rows in _by_split(evaluations):
+        if _gain(rows[0], rows[-1]) > max(GAIN, GAIN_ERRORS * _error(rows[0], rows[-1])):
+            return [rows[0], rows[-1]]
+    return []
+
+
+def held_out_still(
+    evaluations: Iterable[Evaluation],
+) -> Iterator[tuple[Evaluation, Evaluation, float]]:
+    """The first and the last evaluation of each split that does not seem to rise, and the error of their difference."""
+    for rows in _by_split(evaluations):
+        error = _error(rows[0], rows[-1])
+        if len(rows) > 1 and _gain(rows[0], rows[-1]) <= LEAN_ERRORS * error:
+            yield rows[0], rows[-1], error
+
+
+def _by_split(evaluations: Iterable[Evaluation]) -> Iterable[list[Evaluation]]:
+    splits: dict[str, list[Evaluation]] = {}
+    for row in sorted(evaluations, key=itemgetter("step")):
+        if {"success", "success_low", "success_high"} <= row.keys():
+            splits.setdefault(row.get("split", ""), []).append(row)
+    return splits.values()
+
+
+def _gain(first: Evaluation, last: Evaluation) -> float:
+    return float(last["success"] - first["success"])
+
+
+def _error(*rows: Evaluation) -> float:
+    """The binomial standard error of a difference: the interval of each evaluation is four errors wide."""
+    return hypot(*((row["success_high"] - row["success_low"]) / 4 for row in rows))
 
 
 def windows(values: Sequence[float]) -> list[float]:

@@ -11,6 +11,9 @@ CUT = 0.3
 LONGER = 1.5
 """Factor of length from which episodes have grown."""
 
+TO_GENERALISE = (
+    "train on more tasks, as different as the held-out ones, or take fewer steps (run.steps)"
+)
 WITHOUT_REWARD = {
     "batch/unjudged_share": f"if a limit ended them, raise {LIMITS}, or let the agent score them",
     "batch/timeout_share": "raise rollout.episode_timeout_s, or bound the episodes by rollout.max_turns",

@@ -59,11 +59,6 @@ def differing(step: Step) -> float | None:
     return None if idle is None else float(1.0 - idle)
 
 
-def has_siblings(steps: Sequence[Step]) -> bool:
-    """Whether any group has more than one episode."""
-    return any(step.get("batch/episodes", 0) > step["batch/groups"] for step in steps)
-
-
 def is_still(kls: Sequence[float]) -> bool:
     """Whether steps of these KLs hardly move the policy, each alone and all together."""
     reach = sum(map(sqrt, kls)) ** 2  # a KL grows with the square of a distance

@@ -106,8 +106,8 @@ class Signs:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether success or reward rose, and stayed."""
-        return bool(self.course.values) and self.course.rose and not self.course.fell
+        """Whether success or reward rose, in training or on held-out tasks, and stayed."""
+        return self.course.gained(self.evaluations)
 
     @property
     def turns(self) -> list[tuple[int, Turn]]:

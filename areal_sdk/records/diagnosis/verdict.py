@@ -12,23 +12,10 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.records.diagnosis.course import Course, course_of, held_out_fall, number, windows
-from areal_sdk.records.diagnosis.cures import (
-    LIMITS,
-    WITHOUT_REWARD,
-    Lengths,
-    to_get_a_signal,
-    to_get_rewards,
-)
-from areal_sdk.records.diagnosis.measures import (
-    BOUNDS,
-    Step,
-    differing,
-    has_siblings,
-    is_still,
-    mean_of,
-    moved,
-)
+from areal_sdk.records.diagnosis import course as courses
+from areal_sdk.records.diagnosis import cures
+from areal_sdk.records.diagnosis.course import Course, course_of, number, windows
+from areal_sdk.records.diagnosis.measures import BOUNDS, Step, differing, is_still, mean_of, moved
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live.terminal import counted
 
@@ -83,17 +70,20 @@ def verdict_of(
     if (lost := _lost(steps)) is not None:
         return lost  # the rewards are those of the others alone
     if course.rose and not course.fell:
-        if forgotten := held_out_fall(held_out):
+        if forgotten := courses.held_out_fall(held_out):
             best, last = forgotten[0], forgotten[-1]
             return RunVerdict(
                 Need.HELD_OUT,
                 f"{course.told()}, and success on held-out tasks ({last.get('split', 'eval')}) was {number(best['success'])} at "
                 f"step {best['step']} and is {number(last['success'])} at step {last['step']}",
-                "train on more tasks, as different as the held-out ones, or take fewer steps (run.steps)",
+                cures.TO_GENERALISE,
             )
         return RunVerdict(None, f"healthy: {course.told()}")
-    if not course.fell and course.last >= BOUNDS.solved and course.name == "success":
+    if course.is_solved:
         return RunVerdict(None, f"nothing left to learn: success is {course.last:.2f}")
+    if (risen := courses.held_out_rise(held_out)) and not course.fell:
+        ends = " -> ".join(number(one["success"]) for one in risen)
+        return RunVerdict(None, f"healthy: success on held-out tasks {ends}; {course.told()}")
     for rule in RULES.values():
         if (found := rule(steps, settings, course)) is not None:
             fall = (
@@ -105,14 +95,14 @@ def verdict_of(
 
 def _lost(steps: Sequence[Step]) -> RunVerdict | None:
     """Check that episodes get a reward. In episodes without one, no mistake of the policy costs anything."""
-    shares = {name: mean_of(steps, name) or 0.0 for name in WITHOUT_REWARD}
+    shares = {name: mean_of(steps, name) or 0.0 for name in cures.WITHOUT_REWARD}
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] <= BOUNDS.cut:
         return None
     return RunVerdict(
         Need.ROOM,
         f"{shares[worst]:.0%} of the episodes got no reward and are not trained ({worst.partition('/')[2]})",
-        to_get_rewards(shares),
+        cures.to_get_rewards(shares),
     )
 
 
@@ -130,12 +120,12 @@ def _signal(steps: Sequence[Step], settings: Settings, course: Course) -> RunVer
         return None
     what = (
         f"the rewards of {share:.0%} of {num_groups:.0f} groups differ"
-        if has_siblings(steps)
+        if any(step.get("batch/episodes", 0) > step["batch/groups"] for step in steps)
         else f"{share:.0%} of what was played differs in its rewards"
     )
     level = fmean(step["batch/reward"] for step in steps)
     room = _room(steps, settings, course)
-    cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
+    cure = f"{room.figures}, so {room.cure}" if room else cures.to_get_a_signal(course.last)
     return RunVerdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
 
 
@@ -208,7 +198,7 @@ def _room(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
     if (grew := _growth(steps)) is not None:
         truncated = _setting(settings, "rollout.truncated")
         cure = (
-            f"{_to_move_less(settings)}; or raise {LIMITS}, if answers are meant to grow"
+            f"{_to_move_less(settings)}; or raise {cures.LIMITS}, if answers are meant to grow"
             if truncated == "score"
             else f'set rollout.truncated = "score" ({truncated}): an episode without an end teaches nothing now'
         )
@@ -216,7 +206,7 @@ def _room(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
     if share is None or share <= BOUNDS.cut:
         return None
     figures = f"{share:.0%} of the episodes ran into a limit before they had ended"
-    return RunVerdict(Need.ROOM, figures, f"raise {LIMITS}")
+    return RunVerdict(Need.ROOM, figures, f"raise {cures.LIMITS}")
 
 
 def _growth(steps: Sequence[Step]) -> str | None:
@@ -225,7 +215,7 @@ def _growth(steps: Sequence[Step]) -> str | None:
     known = [[step[name] for step in steps if step.get(name) is not None] for name in names]
     if not all(known):
         return None
-    lengths = [Lengths(*means) for means in zip(*map(windows, known), strict=False)]
+    lengths = [cures.Lengths(*means) for means in zip(*map(windows, known), strict=False)]
     return lengths[-1].growth_since(lengths[0], least=BOUNDS.cut)
 
 

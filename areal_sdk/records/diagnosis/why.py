@@ -39,6 +39,7 @@ RULES: Sequence[Callable[[Signs], RunFault | None]] = (
     rewards.hacked,
     steps.fall,
     steps.held_out,
+    steps.by_heart,
     steps.balance,
 )
 """All rules, in the order of the data's path."""

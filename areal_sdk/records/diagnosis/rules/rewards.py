@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from areal_sdk.records.diagnosis.course import GAIN, LOSS, LOSS_ERRORS, course_by, number
-from areal_sdk.records.diagnosis.cures import LONGER
+from areal_sdk.records.diagnosis.cures import CUT, LONGER
 from areal_sdk.records.diagnosis.rules import REPLACEMENT, RunFault, counted_of
 from areal_sdk.records.diagnosis.signs import Signs, first_move, step_of
 from areal_sdk.telemetry import EpisodeSummary
@@ -70,20 +70,24 @@ def _of_source(
 
 
 def hacked(signs: Signs) -> RunFault | None:
-    """A reward that rose while success fell, or while another component of the reward did."""
+    """A reward that rose while success or another component of the reward fell, or while the limit cut more and more answers
+    because the longer ones earn more."""
     reward, success = (course_by(signs.steps, name) for name in ("reward", "success"))
-    if not reward.values or not reward.rose or (success.values and success.leans_up):
+    if not reward.values or not reward.rose:
         return None
-    lost = _lost(signs)
+    cut = _cut(signs)
+    lost = cut or ("" if success.values and success.leans_up else _lost(signs))
     if not lost:
         return None
-    by, what, metric = _gained(signs)
+    by, what, metric = _gained(signs, is_cut=bool(cut))
     return RunFault(
         f"reward hacked by {by}",
         f"the {reward.told()}, and {lost}; {what}",
         "look at the best episodes (areal-sdk inspect RUN --best 5), and let the reward not pay for it: "
         + (
-            "divide by the length, or bound it (rollout.max_new_tokens)"
+            'give an answer without an end no reward, or do not train it (rollout.truncated = "drop")'
+            if cut
+            else "divide by the length, or bound it (rollout.max_new_tokens)"
             if by == "length"
             else "lower the weight of this component (rewards), or make it depend on success"
         ),
@@ -95,6 +99,14 @@ def hacked(signs: Signs) -> RunFault | None:
         signs.moved(("batch/sampled_tokens", "batch/success", *_components(signs))),
         warns_early=False,
     )
+
+
+def _cut(signs: Signs) -> str:
+    """The rise of the share of answers that the limit cuts, if length pays within groups; empty if it does not."""
+    cut = signs.ends("batch/truncated")
+    if cut is None or cut[1] - cut[0] <= CUT or _length_pays(signs.summaries) < BY_LENGTH:
+        return ""
+    return f"the limit cuts {cut[1]:.0%} of the answers ({cut[0]:.0%} before)"
 
 
 def _lost(signs: Signs) -> str:
@@ -122,11 +134,11 @@ def _components(signs: Signs) -> Mapping[str, tuple[float, float]]:
     return {name: ends for name, ends in found.items() if ends is not None}
 
 
-def _gained(signs: Signs) -> tuple[str, str, str]:
+def _gained(signs: Signs, *, is_cut: bool) -> tuple[str, str, str]:
     """The quantity that rose with the reward: its name, its figures, and its metric."""
     lengths, link = signs.ends("batch/sampled_tokens"), _length_pays(signs.summaries)
     is_longer = lengths is not None and not 1 / LONGER < lengths[1] / max(1.0, lengths[0]) < LONGER
-    if lengths is not None and is_longer and abs(link) >= BY_LENGTH:
+    if lengths is not None and (is_cut or is_longer) and abs(link) >= BY_LENGTH:
         return (
             "length",
             f"episodes went from {lengths[0]:.0f} to {lengths[1]:.0f} sampled tokens, and within groups length and reward "

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from statistics import fmean, median
 
+from areal_sdk.records.diagnosis import course as courses
 from areal_sdk.records.diagnosis.course import LEAST, course_by, held_out_fall, number, windows
-from areal_sdk.records.diagnosis.cures import CUT, SOLVED, WITHOUT_REWARD
+from areal_sdk.records.diagnosis.cures import CUT, SOLVED, TO_GENERALISE, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
-from areal_sdk.records.diagnosis.signs import Signs, since
+from areal_sdk.records.diagnosis.signs import Signs, since, step_of
 from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict, verdict_of
+from areal_sdk.telemetry.live.terminal import counted
 
 DISAGREEMENT = 0.1
 """Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
@@ -23,6 +25,9 @@ SETTLED = 16
 """Number of steps after which a rate that rises by itself has begun to rise."""
 RISING = 10.0
 """Factor by which the latest steps move the policy further than the first ones, if the rate rises by itself."""
+OFTEN, LEFT_BEHIND = 32, 0.2
+"""Number of plays of a task from which it may be known by heart, and share by which its success must have left that of
+held-out tasks behind."""
 TIMES_MORE = 2.0
 """Factor by which long episodes are dropped more often than short ones."""
 IDLE, SLOW_S = 0.9, 10.0
@@ -215,6 +220,33 @@ def held_out(signs: Signs) -> RunFault | None:
     return replace(found, evidence=(played,))
 
 
+def by_heart(signs: Signs) -> RunFault | None:
+    """Success that rose on the same tasks of training, and not on held-out ones. Easier tasks do not count as a rise."""
+    for first, last, error in courses.held_out_still(signs.evaluations):
+        played: dict[str, list[bool]] = {}
+        for one in signs.summaries:
+            if one.success is not None and step_of(one) > first["step"]:
+                played.setdefault(one.task_key or one.task_id, []).append(one.success)
+        num = sum(map(len, played.values()))
+        if num < OFTEN * max(1, len(played)):
+            continue
+        thirds = [(plays, len(plays) // 3) for plays in played.values() if len(plays) > 2]
+        was = fmean(fmean(plays[:third]) for plays, third in thirds)
+        now = fmean(fmean(plays[-third:]) for plays, third in thirds)
+        gain, apart = last["success"] - first["success"], now - last["success"]
+        if min(now - was - gain, apart) > max(LEFT_BEHIND, courses.LOSS_ERRORS * error):
+            return RunFault(
+                "learnt by heart",
+                f"success on the same {counted(len(played), 'task')} of training, each played {num / len(played):.0f} times, went "
+                f"from {number(was)} to {number(now)}, and on held-out tasks ({last.get('split', 'eval')}) from "
+                f"{number(first['success'])} to {number(last['success'])}, with a standard error of {number(error)}",
+                TO_GENERALISE,
+                first["step"] + 1,
+                warns_early=False,
+            )
+    return None
+
+
 def balance(signs: Signs) -> RunFault | None:
     """One side that waits for the other nearly always. It costs time: the run learns as well."""
     waits, steps = signs.mean("batch/waited_s"), signs.mean("train/step_s")
@@ -241,8 +273,9 @@ def balance(signs: Signs) -> RunFault | None:
 
 
 def _lacks(signs: Signs, need: Need) -> RunVerdict | None:
-    """The verdict on one need; None for a run that learnt, which lacks nothing."""
-    if not signs.course.values or signs.is_healthy:
+    """The verdict on one need; None for a run that learnt, which lacks nothing. A solved one may lack differing rewards."""
+    course = signs.course
+    if not course.values or signs.is_healthy or (course.is_solved and need is not Need.SIGNAL):
         return None
     return RULES[need](signs.steps, signs.settings, signs.course)
 
