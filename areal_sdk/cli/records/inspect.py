@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,84 +121,103 @@ def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
 
 
 def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
-    from areal_sdk.records.diagnosis.verdict import verdict_of_run
-    from areal_sdk.telemetry.metrics import told
-    from areal_sdk.telemetry.run_dir import BEST, read_measured
-
-    config = run_dir.read_config()
-    steps, evaluations = run_dir.read_steps(), run_dir.read_history(kind="eval")
-    ledger = run_dir.read_ledger()
     episodes = chosen.of(run_dir)
     if as_json:
-        print_json(
-            {
-                "path": str(run_dir.path),
-                "config": config,
-                "plugins": run_dir.read_plugins(),
-                "steps": steps,
-                "evaluations": evaluations,
-                "best": read_measured(run_dir.checkpoints / BEST),
-                "verdict": verdict_of_run(run_dir),
-                "notices": told(run_dir.read_history()),
-                "ledger": ledger,
-                "episodes": [one._asdict() for one in episodes],
-            }
-        )
+        print_json({**_as_json(run_dir), "episodes": [one._asdict() for one in episodes]})
         return
-    from areal_sdk.cli.records.report import best_weights, notice_lines, table
-    from areal_sdk.telemetry.live.terminal import counted, curve
-    from areal_sdk.telemetry.metrics import cold_start
+    from areal_sdk.cli.records.report import table
 
+    config, steps = run_dir.read_config(), run_dir.read_steps()
+    click.echo(_title(run_dir, config, len(steps)))
+    for line in (*_lines_of_steps(config, steps), *_lines_of_history(run_dir)):
+        click.echo(line)
     only_records = _only_records(config)
-    an_object = run_dir.read_call().get("agent", "?")
-    who_else = "callers" if only_records or config.get("serve", {}).get("learn") else an_object
-    objective = config.get("finetune", {}).get("objective")
-    played = config.get("agent") or config.get("env") or config.get("command") or who_else
-    what = objective.replace("_", "-") if objective else played
-    model = config.get("serve", {}).get("upstream") or config.get("model", "?")
-    measured = "measured" if run_dir.only_measured() else counted(len(steps), "step")
-    done = "recorded" if only_records else measured
-    click.echo(f"{run_dir.path}: {what} on {model}, {done}")
-    if steps:
-        learnt = "loss" if objective else "reward"
-        values = [step.get("train/loss" if objective else "batch/reward") for step in steps]
-        first, last = _first(values), _first(reversed(values))
-        click.echo(f"{learnt:9}  {first} -> {last}  {curve(values, width=48)}")
-        click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
-        if shares := _shares(steps):
-            click.echo(f"shares     {shares}")
-        if rewards := _first_and_last(steps, "batch/source/", "/reward"):
-            click.echo(f"by source  {rewards}")
-        if outcomes := _first_and_last(steps, "batch/outcome/"):
-            click.echo(f"outcome    {outcomes}")
-        if never_called := cold_start(steps):
-            click.echo(f"note       {never_called}")
-    if lost := run_dir.lost_metrics():
-        click.echo(f"warning    {lost}")
-    for resume in run_dir.read_metrics(kind="resume"):
-        changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
-        click.echo("  ".join([f"resumed    after step {resume['step']}", *changed]))
-    for evaluation in evaluations:
-        click.echo(
-            f"eval       {evaluation['name']}: {evaluation['split']}: "
-            f"{_numbers(evaluation, only=_eval_numbers(evaluation))}  {_weights(evaluation)}"
-        )
-    for line in best_weights(run_dir):
-        click.echo(line)
-    if verdict := verdict_of_run(run_dir):
-        click.echo(f"verdict    {verdict}")
-    for line in notice_lines(run_dir):
-        click.echo(line)
-    if ledger:
-        click.echo(f"episodes   {_books(ledger)}")
-    if deleted := run_dir.num_deleted():
-        click.echo(f"deleted    the oldest {deleted:,} episodes (run.keep_episodes)")
     if not episodes:
         click.echo(f"no episodes yet{f': {WHEN_RECORDED}' if only_records else ''}")
         return
     for line in table(_episode_rows(episodes, kept="recorded" if only_records else "-")):
         click.echo(line.rstrip())
     _say_what_next(run_dir, episodes, chosen)
+
+
+def _as_json(run_dir: "RunDir") -> dict[str, Any]:
+    from areal_sdk.records.diagnosis.verdict import verdict_of_run
+    from areal_sdk.telemetry.metrics import told
+    from areal_sdk.telemetry.run_dir import BEST, read_measured
+
+    return {
+        "path": str(run_dir.path),
+        "config": run_dir.read_config(),
+        "plugins": run_dir.read_plugins(),
+        "steps": run_dir.read_steps(),
+        "evaluations": run_dir.read_history(kind="eval"),
+        "best": read_measured(run_dir.checkpoints / BEST),
+        "verdict": verdict_of_run(run_dir),
+        "notices": told(run_dir.read_history()),
+        "ledger": run_dir.read_ledger(),
+    }
+
+
+def _title(run_dir: "RunDir", config: Mapping[str, Any], num_steps: int) -> str:
+    """The first line: who played on which model, and how far the run came."""
+    from areal_sdk.telemetry.live.terminal import counted
+
+    an_object = run_dir.read_call().get("agent", "?")
+    is_called = _only_records(config) or config.get("serve", {}).get("learn")
+    who_else = "callers" if is_called else an_object
+    played = config.get("agent") or config.get("env") or config.get("command") or who_else
+    objective = config.get("finetune", {}).get("objective")
+    what = objective.replace("_", "-") if objective else played
+    model = config.get("serve", {}).get("upstream") or config.get("model", "?")
+    measured = "measured" if run_dir.only_measured() else counted(num_steps, "step")
+    return f"{run_dir.path}: {what} on {model}, {'recorded' if _only_records(config) else measured}"
+
+
+def _lines_of_steps(config: Mapping[str, Any], steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The course of what the run learnt from, and its last step."""
+    from areal_sdk.telemetry.live.terminal import curve
+    from areal_sdk.telemetry.metrics import cold_start
+
+    if not steps:
+        return
+    is_tuned = bool(config.get("finetune", {}).get("objective"))
+    values = [step.get("train/loss" if is_tuned else "batch/reward") for step in steps]
+    first, last = _first(values), _first(reversed(values))
+    name = "loss" if is_tuned else "reward"
+    yield f"{name:9}  {first} -> {last}  {curve(values, width=48)}"
+    yield f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}"
+    if shares := _shares(steps):
+        yield f"shares     {shares}"
+    if rewards := _first_and_last(steps, "batch/source/", "/reward"):
+        yield f"by source  {rewards}"
+    if outcomes := _first_and_last(steps, "batch/outcome/"):
+        yield f"outcome    {outcomes}"
+    if never_called := cold_start(steps):
+        yield f"note       {never_called}"
+
+
+def _lines_of_history(run_dir: "RunDir") -> Iterator[str]:
+    """Resumes, evaluations, verdict, notices, and what became of the episodes."""
+    from areal_sdk.cli.records.report import best_weights, notice_lines
+    from areal_sdk.records.diagnosis.verdict import verdict_of_run
+
+    if lost := run_dir.lost_metrics():
+        yield f"warning    {lost}"
+    for resume in run_dir.read_metrics(kind="resume"):
+        changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
+        yield "  ".join([f"resumed    after step {resume['step']}", *changed])
+    for evaluation in run_dir.read_history(kind="eval"):
+        numbers = _numbers(evaluation, only=_eval_numbers(evaluation))
+        name = f"{evaluation['name']}: {evaluation['split']}"
+        yield f"eval       {name}: {numbers}  {_weights(evaluation)}"
+    yield from best_weights(run_dir)
+    if verdict := verdict_of_run(run_dir):
+        yield f"verdict    {verdict}"
+    yield from notice_lines(run_dir)
+    if ledger := run_dir.read_ledger():
+        yield f"episodes   {_books(ledger)}"
+    if deleted := run_dir.num_deleted():
+        yield f"deleted    the oldest {deleted:,} episodes (run.keep_episodes)"
 
 
 def _shares(steps: "Sequence[dict[str, Any]]") -> str:
@@ -283,7 +302,7 @@ def _show_episode(run_dir: "RunDir", episode_id: str, *, raw: bool, as_json: boo
         click.echo(line)
 
 
-def _only_records(config: dict[str, Any]) -> bool:
+def _only_records(config: Mapping[str, Any]) -> bool:
     """Whether it is a run of `serve` that keeps sessions and learns nothing from them."""
     serve = config.get("serve", {})
     return bool(serve.get("record") or serve.get("upstream")) and not serve.get("learn")
