@@ -71,6 +71,15 @@ def output_of(*arguments: str) -> str:
     return result.output
 
 
+def test_episodes_of_a_run_that_was_killed_are_not_running(run_dir: Path) -> None:
+    run, ledger = RunDir.open(run_dir), Ledger()
+    ledger.start(3)
+    run.write_ledger(ledger.snapshot())
+    assert "started 3 = cut off with the run 3 + buffered 0" in output_of(str(run_dir))
+    with run.in_use():
+        assert "started 3 = running 3 + buffered 0" in output_of(str(run_dir))
+
+
 def test_a_run_is_summed_up(run_dir: Path) -> None:
     output = output_of(str(run_dir))
     assert "calculator.py on" in output

@@ -215,7 +215,7 @@ def _lines_of_history(run_dir: "RunDir") -> Iterator[str]:
         yield f"verdict    {verdict}"
     yield from notice_lines(run_dir)
     if ledger := run_dir.read_ledger():
-        yield f"episodes   {_books(ledger)}"
+        yield f"episodes   {_books(ledger, is_running=run_dir.is_in_use())}"
     if deleted := run_dir.num_deleted():
         yield f"deleted    the oldest {deleted:,} episodes (run.keep_episodes)"
 
@@ -346,10 +346,11 @@ def _episode_rows(episodes: "Sequence[EpisodeSummary]", *, kept: str) -> list[tu
     return rows
 
 
-def _books(ledger: dict[str, Any]) -> str:
+def _books(ledger: dict[str, Any], *, is_running: bool) -> str:
+    running = "running" if is_running or not ledger["running"] else "cut off with the run"
     dropped = ", ".join(f"{reason} {n}" for reason, n in ledger["dropped"].items() if n)
     return (
-        f"started {ledger['started']} = running {ledger['running']} + buffered "
+        f"started {ledger['started']} = {running} {ledger['running']} + buffered "
         f"{ledger['buffered']} + trained {ledger['trained']} + dropped ({dropped or 'none'})"
     )
 

@@ -49,6 +49,17 @@ async def test_a_run_is_told_with_its_ledger_which_balances(client: aiohttp.Clie
     assert about["settings"]["algorithm"]["name"] == "grpo"
 
 
+async def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_no_event(
+    client: aiohttp.ClientSession, runs: Path
+) -> None:
+    checkpoints = runs / "guess-1" / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / "step-000007").mkdir()
+    (checkpoints / "step-000008").symlink_to(checkpoints / "nowhere")
+    happened = (await get(client, "runs/guess-1/events"))["happened"]
+    assert [event["step"] for event in happened if event["kind"] == "checkpoint"] == [7]
+
+
 async def test_readings_have_one_number_a_token_and_damaged_ones_are_left_out(
     client: aiohttp.ClientSession, runs: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from areal_sdk.records import PANELS, FollowedRun
@@ -104,9 +105,11 @@ def _happened(run: FollowedRun) -> list[dict[str, Any]]:
             found.append({**at, "kind": "failed", "text": event["error"]})
     for path in sorted(run.run_dir.checkpoints.glob("step-*")):
         number = path.name.removeprefix("step-")
-        if number.isdecimal():
-            at = {"step": int(number), "time": path.stat().st_mtime}
-            found.append({**at, "kind": "checkpoint", "text": f"checkpoint of step {int(number)}"})
+        with suppress(FileNotFoundError):  # the run deletes old ones
+            if number.isdecimal():
+                at = {"step": int(number), "time": path.stat().st_mtime}
+                text = f"checkpoint of step {int(number)}"
+                found.append({**at, "kind": "checkpoint", "text": text})
     return found
 
 

@@ -8,12 +8,12 @@ import { count, percent } from "../parts/words.js";
 const [WIDTH, BAR, GAP, LEAST] = [520, 16, 26, 3];
 const HEIGHT = 190;
 
-export function ledger(run, books) {
+export function ledger(run, books, isRunning) {
   if (!books) return h("p", { class: "dim" }, "No books yet.");
   const dropped = Object.entries(books.dropped).filter(([, num]) => num).sort((a, b) => b[1] - a[1]);
   const parts = [
     { name: "trained", num: books.trained, fill: "series-1", where: "step > 0" },
-    { name: "running", num: books.running, fill: "series-3" },
+    { name: isRunning ? "running" : "cut off with the run", num: books.running, fill: "series-3" },
     { name: "buffered", num: books.buffered, fill: "series-5" },
     ...dropped.map(([reason, num]) => ({ name: `dropped: ${reason.replaceAll("_", " ")}`, num, fill: "series-2", where: `dropped == ${reason}` })),
   ].filter((part) => part.num);

@@ -42,7 +42,7 @@ export async function curves(root, { run, about, query }) {
     const begun = columns.step?.length ? null : h("div", { class: "panel dim" }, "No step is made yet: curves begin with the first one.");
     replace(root, tools(state),
       h("div", { class: "two" }, h("div", {}, begun, framed(true), notices(events.happened)),
-        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger)), now(about), look(run, striking))),
+        h("div", {}, h("div", { class: "panel" }, h("h2", {}, "Every episode, accounted for"), ledger(run, about.ledger, about.is_running)), now(about), look(run, striking))),
       h("div", { class: "grid" }, framed(false)));
   }
 
