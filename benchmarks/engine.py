@@ -1,6 +1,6 @@
 """Tokens per second of the local engine against transformers' two ways to generate.
 
-    python benchmarks/engine.py [--model smollm2] [--dtype bfloat16] [--rounds 3] [--write]
+    python benchmarks/engine.py [--model smollm2] [--dtype bfloat16] [--rounds 3] [--top-p 0.95] [--write]
 
 All contenders get the same prompts (no shared prefix, so nothing is reused), sample at temperature
 1 over the whole vocabulary, make the same number of tokens, and use one thread. Ours also returns a
@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.forward.architecture import Architecture
 from areal_sdk.backends.local.forward.linear import Linear, can_pack
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.models import resolve_model
 
 CONCURRENCY = (1, 8, 32)
@@ -46,9 +46,13 @@ class Contender:
     close: Callable[[], None] = lambda: None
 
 
-def local_engine(engine: LocalEngine) -> Contender:
+def local_engine(engine: LocalEngine, top_p: float) -> Contender:
+    sampling = Sampling(top_p=top_p)
+
     async def run(prompts: Prompts) -> None:
-        requests = [GenerateRequest(p, NEW_TOKENS, ignore_eos=True) for p in prompts]
+        requests = [
+            GenerateRequest(p, NEW_TOKENS, sampling=sampling, ignore_eos=True) for p in prompts
+        ]
         results = await asyncio.gather(*map(engine.generate, requests))
         assert all(len(result.tokens) == NEW_TOKENS for result in results)
 
@@ -57,10 +61,20 @@ def local_engine(engine: LocalEngine) -> Contender:
     )
 
 
-def static_generate(model: Any) -> Contender:
-    config = GenerationConfig(
-        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=-1, pad_token_id=0, top_k=0
+def generation(top_p: float) -> GenerationConfig:
+    """The sampling of transformers, over the whole vocabulary but for top-p."""
+    return GenerationConfig(
+        max_new_tokens=NEW_TOKENS,
+        do_sample=True,
+        eos_token_id=-1,
+        pad_token_id=0,
+        top_k=0,
+        top_p=top_p,
     )
+
+
+def static_generate(model: Any, top_p: float) -> Contender:
+    config = generation(top_p)
 
     async def run(prompts: Prompts) -> None:
         tokens = torch.tensor(prompts)
@@ -73,12 +87,9 @@ def static_generate(model: Any) -> Contender:
     return Contender("model.generate", run, time.process_time)
 
 
-def continuous_batching(model: Any) -> Contender:
-    config = GenerationConfig(
-        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=-1, pad_token_id=0, top_k=0
-    )
+def continuous_batching(model: Any, top_p: float) -> Contender:
     manager = model.init_continuous_batching(
-        generation_config=config,
+        generation_config=generation(top_p),
         continuous_batching_config=ContinuousBatchingConfig(
             num_blocks=64, max_batch_tokens=512, max_requests_per_batch=max(CONCURRENCY)
         ),
@@ -183,6 +194,9 @@ async def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="of all three; see without --write"
+    )
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -196,9 +210,9 @@ async def main() -> None:
         )
         await engine.start()
         contenders = [
-            local_engine(engine),
-            static_generate(models[0]),
-            continuous_batching(models[1]),
+            local_engine(engine, args.top_p),
+            static_generate(models[0], args.top_p),
+            continuous_batching(models[1], args.top_p),
         ]
         rates = await measure(contenders, architecture.vocab_size, args.rounds)
         await engine.aclose()

@@ -88,6 +88,10 @@ _BLOCK = 256
 """Vocabulary entries summed at once: a draw searches V / 256 sums, then 256 probabilities."""
 
 
+_LIKELIEST = 512
+"""Tokens among which top-p and min-p are tried before the vocabulary is sorted."""
+
+
 @dataclass(slots=True)
 class SamplerRow:
     """One sequence's row of the logits: the request's sampling, and the state of its draws."""
@@ -262,20 +266,33 @@ def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
 
 def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
     """top-k, then top-p over what is left, then min-p against the most likely token."""
-    if sampling.top_k > 0:  # a sort of the whole vocabulary would cost many times more
-        sorted_V, order_V = probabilities_V.topk(min(sampling.top_k, len(probabilities_V)))
-    else:
-        sorted_V, order_V = probabilities_V.sort(descending=True)
+    sorted_V, order_V, total = _likeliest(probabilities_V, sampling)
     keep_V = torch.ones_like(sorted_V, dtype=torch.bool)
     if sampling.top_p < 1.0:
         before_V = sorted_V.cumsum(-1) - sorted_V
-        keep_V &= before_V < sampling.top_p * sorted_V.sum()
+        keep_V &= before_V < sampling.top_p * total
     if sampling.min_p > 0.0:
         keep_V &= sorted_V >= sampling.min_p * sorted_V[0]
     keep_V[0] = True  # the most likely token is always a choice
     # A mask as an index would wait for the device.
     kept_V = torch.where(keep_V, sorted_V, 0.0)
     return torch.zeros_like(probabilities_V).scatter_(0, order_V, kept_V)
+
+
+def _likeliest(probabilities_V: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities in falling order with their tokens, at least those that top-p and min-p may keep; and the sum of which
+    top-p is a share. A sort of the whole vocabulary costs many times more than the few tokens that are mostly kept."""
+    vocab = len(probabilities_V)
+    if sampling.top_k > 0:
+        sorted_V, order_V = probabilities_V.topk(min(sampling.top_k, vocab))
+        return sorted_V, order_V, sorted_V.sum()
+    total = probabilities_V.sum()
+    if probabilities_V.device.type == "cpu":  # elsewhere the question would wait for the device
+        sorted_V, order_V = probabilities_V.topk(min(_LIKELIEST, vocab))
+        is_past_top_p = sampling.top_p < 1.0 and sorted_V.sum() >= sampling.top_p * total
+        if is_past_top_p or sorted_V[-1] < sampling.min_p * sorted_V[0]:
+            return sorted_V, order_V, total
+    return *probabilities_V.sort(descending=True), total
 
 
 def _top(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[Tensor]:

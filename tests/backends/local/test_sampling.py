@@ -67,6 +67,27 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p() -> None:
     assert_follows(counts, expected)
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0, 4.0], ids=["flat", "wide", "peaked"])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.3])
+@pytest.mark.parametrize("min_p", [0.0, 0.05])
+def test_the_tail_is_cut_where_a_sort_of_the_whole_vocabulary_would_cut_it(
+    scale: float, top_p: float, min_p: float
+) -> None:
+    """A wide distribution keeps more tokens than are looked at before the vocabulary is sorted."""
+    logits = torch.randn(5000, generator=torch.Generator().manual_seed(2)) * scale
+    probabilities, order = logits.softmax(-1).sort(descending=True)
+    is_kept = probabilities.cumsum(-1) - probabilities < top_p
+    is_kept &= probabilities >= min_p * probabilities[0]
+    kept = torch.zeros(5000).scatter_(0, order, torch.where(is_kept, probabilities, 0.0))
+    edges = kept.double().cumsum(-1)
+    rows = [SamplerRow(Sampling(top_p=top_p, min_p=min_p), generator=Random(n)) for n in range(100)]
+    numbers = torch.tensor([Random(n).random() for n in range(100)])
+    tokens = torch.tensor(sample(logits.expand(100, -1), rows).tokens)
+    assert (kept[tokens] > 0).all()
+    expected = torch.searchsorted(edges, numbers * edges[-1])
+    assert (tokens == expected).sum() >= 99, "one number may stand where two tokens meet"
+
+
 def test_min_p_is_relative_to_the_most_likely() -> None:
     logits = random_logits()
     probabilities = logits.softmax(-1)
