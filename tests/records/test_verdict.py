@@ -280,6 +280,19 @@ RISING = [0.1 + 0.03 * number for number in range(24)]
             Need.STAY,
             "fall: success was 0.62 at step 20 and is 0.02 at step 28; entropy grew from 0.50 to 2.00, most at step 22",
         ),
+        (  # an environment that kept state from episode to episode
+            [*RISING[:20], *[0.02] * 8],
+            {"train__kl_step": 2e-5, "batch__sampled_tokens": 4.0},
+            Need.STAY,
+            "success was 0.62 at step 20 and is 0.02 at step 28, and the updates since then can have cost 0.08 of it: look "
+            "for what changed beside the policy",
+        ),
+        (
+            [*RISING[:20], *[0.02] * 8],
+            {"train__kl_step": 2e-3, "batch__sampled_tokens": 4.0},
+            Need.STAY,
+            "success was 0.62 at step 20 and is 0.02 at step 28: lower",
+        ),
         (
             [*RISING[:20], *[0.02] * 8],
             {"train__kl_step": [2e-3] * 20 + [3.0] * 8},

@@ -11,6 +11,11 @@ CUT = 0.3
 LONGER = 1.5
 """Factor of length from which episodes have grown."""
 
+NOT_THE_POLICY = (
+    "look for what changed beside the policy: state that an environment keeps from one episode to the next, a service "
+    "that no longer answers, a reward, or tasks that got harder"
+)
+"""Advice for a fall that no update can explain."""
 TO_GENERALISE = (
     "train on more tasks, as different as the held-out ones, or take fewer steps (run.steps)"
 )

@@ -21,6 +21,8 @@ from areal_sdk.telemetry.live.terminal import counted
 
 Settings = Mapping[str, Any]
 NOT_SET = "not set"
+SURELY = 2.0
+"""Factor by which a fall must exceed what updates can have cost, which is measured on a sample of the tokens."""
 SURE = 3.0
 """Standard errors by which the best part of a run is better than the whole, not by chance."""
 
@@ -244,12 +246,39 @@ def _stay(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
     """The verdict that the run lost what it had learnt; None if it did not."""
     if not course.fell:
         return None
+    cost = _most_that_updates_cost(steps, course)
+    if cost is not None and SURELY * cost < max(course.means) - course.last:
+        told = (
+            f"{course.told_fall()}, and the updates since then can have cost {number(cost)} of it"
+        )
+        return RunVerdict(Need.STAY, told, cures.NOT_THE_POLICY)
     return RunVerdict(
         Need.STAY,
         course.told_fall(),
         f"{_to_move_less(settings)}; or take more episodes a step (rollout.batch, "
         f"{_setting(settings, 'rollout.batch')})",
     )
+
+
+def _most_that_updates_cost(steps: Sequence[Step], course: Course) -> float | None:
+    """The success or reward that the updates since the best step can have cost, as far as they were measured; None if they
+    were not.
+
+    Pinsker's inequality: where policies are k nats a token apart, an event in an episode of n tokens differs in
+    probability by at most sqrt(k n / 2). Updates add up; those of one step are alike at worst (Cauchy-Schwarz).
+    """
+    best = course.steps[course.means.index(max(course.means))]
+    later = [step for step in steps if step["step"] >= best and "train/kl_step" in step]
+    names = ("train/kl_step", "batch/sampled_tokens")
+    if not later or any(step.get(name) is None for step in later for name in names):
+        return None
+    nats = (
+        step["train/kl_step"]
+        * (step.get("train/num_updates") or 1.0)
+        * step["batch/sampled_tokens"]
+        for step in later
+    )
+    return course.scale * sum(sqrt(max(0.0, one) / 2.0) for one in nats)
 
 
 def _reward(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:

@@ -5,7 +5,13 @@ from statistics import fmean, median
 
 from areal_sdk.records.diagnosis import course as courses
 from areal_sdk.records.diagnosis.course import LEAST, course_by, held_out_fall, number, windows
-from areal_sdk.records.diagnosis.cures import CUT, SOLVED, TO_GENERALISE, WITHOUT_REWARD
+from areal_sdk.records.diagnosis.cures import (
+    CUT,
+    NOT_THE_POLICY,
+    SOLVED,
+    TO_GENERALISE,
+    WITHOUT_REWARD,
+)
 from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
@@ -195,7 +201,7 @@ def freshness(signs: Signs) -> RunFault | None:
 
 
 def fall(signs: Signs) -> RunFault | None:
-    """A run that lost what it had learnt."""
+    """A run that lost what it had learnt, or whose tasks, environment or reward changed under a policy that did not."""
     if (verdict := _lacks(signs, Need.STAY)) is None:
         return None
     course = signs.course
@@ -203,7 +209,9 @@ def fall(signs: Signs) -> RunFault | None:
     best = means.index(max(means))
     points = list(zip(course.steps, course.values, strict=True))[best:]
     at = since(points, lambda value: value < (max(means) + course.last) / 2)
-    return _told(signs, Need.STAY, "fall", verdict, at, warns_early=False)
+    is_policy = verdict.cure != NOT_THE_POLICY
+    fault = "fall" if is_policy else "changed tasks, environment or reward"
+    return _told(signs, Need.STAY, fault, verdict, at, warns_early=False)
 
 
 def held_out(signs: Signs) -> RunFault | None:
