@@ -175,7 +175,8 @@ def held_out_still(
 def _by_split(evaluations: Iterable[Evaluation]) -> Iterable[list[Evaluation]]:
     splits: dict[str, list[Evaluation]] = {}
     for row in sorted(evaluations, key=itemgetter("step")):
-        if {"success", "success_low", "success_high"} <= row.keys():
+        success = (row.get("success"), row.get("success_low"), row.get("success_high"))
+        if all(isinstance(value, int | float) for value in success):
             splits.setdefault(row.get("split", ""), []).append(row)
     return splits.values()
 
