@@ -54,6 +54,12 @@ class Course:
         return self.means[-1]
 
     @property
+    def best(self) -> int:
+        """The place of the best window, and of its first step."""
+        means = self.means
+        return means.index(max(means))
+
+    @property
     def error(self) -> float:
         """The standard error of the difference of two windows. Changes from step to step count as chance.
 
@@ -112,7 +118,7 @@ class Course:
         """
         means = self.means
         width = len(self.values) + 1 - len(means)
-        at = means.index(max(means)) + width - 1
+        at = self.best + width - 1
         fall = (
             f"{self.name} was {number(max(means))} at step {self.steps[at]} and is {number(self.last)} at step "
             f"{self.steps[-1]}"

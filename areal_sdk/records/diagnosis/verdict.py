@@ -246,8 +246,7 @@ def _stay(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
     """The verdict that the run lost what it had learnt; None if it did not."""
     if not course.fell:
         return None
-    cost = _most_that_updates_cost(steps, course)
-    if cost is not None and SURELY * cost < max(course.means) - course.last:
+    if (cost := too_low_a_cost(steps, course)) is not None:
         told = (
             f"{course.told_fall()}, and the updates since then can have cost {number(cost)} of it"
         )
@@ -260,14 +259,14 @@ def _stay(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
     )
 
 
-def _most_that_updates_cost(steps: Sequence[Step], course: Course) -> float | None:
-    """The success or reward that the updates since the best step can have cost, as far as they were measured; None if they
-    were not.
+def too_low_a_cost(steps: Sequence[Step], course: Course) -> float | None:
+    """The success or reward that the measured updates since the best step can have cost, if that is too little for the fall;
+    None if they explain it, or were not measured.
 
     Pinsker's inequality: where policies are k nats a token apart, an event in an episode of n tokens differs in
     probability by at most sqrt(k n / 2). Updates add up; those of one step are alike at worst (Cauchy-Schwarz).
     """
-    best = course.steps[course.means.index(max(course.means))]
+    best = course.steps[course.best]
     later = [step for step in steps if step["step"] >= best and "train/kl_step" in step]
     names = ("train/kl_step", "batch/sampled_tokens")
     if not later or any(step.get(name) is None for step in later for name in names):
@@ -278,7 +277,8 @@ def _most_that_updates_cost(steps: Sequence[Step], course: Course) -> float | No
         * step["batch/sampled_tokens"]
         for step in later
     )
-    return course.scale * sum(sqrt(max(0.0, one) / 2.0) for one in nats)
+    cost = course.scale * sum(sqrt(max(0.0, one) / 2.0) for one in nats)
+    return cost if SURELY * cost < max(course.means) - course.last else None
 
 
 def _reward(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:

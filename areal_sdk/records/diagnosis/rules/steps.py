@@ -5,17 +5,11 @@ from statistics import fmean, median
 
 from areal_sdk.records.diagnosis import course as courses
 from areal_sdk.records.diagnosis.course import LEAST, course_by, held_out_fall, number, windows
-from areal_sdk.records.diagnosis.cures import (
-    CUT,
-    NOT_THE_POLICY,
-    SOLVED,
-    TO_GENERALISE,
-    WITHOUT_REWARD,
-)
+from areal_sdk.records.diagnosis.cures import CUT, SOLVED, TO_GENERALISE, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
 from areal_sdk.records.diagnosis.signs import Signs, since, step_of
-from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict, verdict_of
+from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict, too_low_a_cost, verdict_of
 from areal_sdk.telemetry.live.terminal import counted
 
 DISAGREEMENT = 0.1
@@ -205,11 +199,10 @@ def fall(signs: Signs) -> RunFault | None:
     if (verdict := _lacks(signs, Need.STAY)) is None:
         return None
     course = signs.course
-    means = course.means
-    best = means.index(max(means))
-    points = list(zip(course.steps, course.values, strict=True))[best:]
-    at = since(points, lambda value: value < (max(means) + course.last) / 2)
-    is_policy = verdict.cure != NOT_THE_POLICY
+    middle = (max(course.means) + course.last) / 2
+    points = list(zip(course.steps, course.values, strict=True))[course.best :]
+    at = since(points, lambda value: value < middle)
+    is_policy = too_low_a_cost(signs.steps, course) is None
     fault = "fall" if is_policy else "changed tasks, environment or reward"
     return _told(signs, Need.STAY, fault, verdict, at, warns_early=False)
 
