@@ -193,20 +193,24 @@ def later(before: float, after: float, *, start: float = 0.4) -> Callable[[float
     return lambda part: before + (after - before) * min(1.0, max(0.0, part - start) / 0.2)
 
 
+def of_length(episode: Episode, count: int) -> Episode:
+    """The episode with its first turn alone, of `count` sampled tokens."""
+    turn = replace(
+        episode.turns[0],
+        output_tokens=tuple(range(9, 9 + count)),
+        logprobs=(-0.5,) * count,
+        versions=(0,) * count,
+    )
+    return replace(episode, turns=(turn,))
+
+
 async def hacked_by_length(path: Path) -> None:
     longer = later(20.0, 90.0, start=0.1)
 
     def change(one: Episode, part: float, chance: random.Random) -> Episode:
         count = round(longer(part) * chance.uniform(0.7, 1.3))
-        (turn, *_) = one.turns
-        turn = replace(
-            turn,
-            output_tokens=tuple(range(9, 9 + count)),
-            logprobs=(-0.5,) * count,
-            versions=(0,) * count,
-        )
-        solved = one.outcome.success
-        return replace(one, turns=(turn,), outcome=Outcome.scored(count / 100, success=solved))
+        outcome = Outcome.scored(count / 100, success=one.outcome.success)
+        return replace(of_length(one, count), outcome=outcome)
 
     steps = recorded(
         "rate that follows a bound",

@@ -41,6 +41,7 @@ from .faults import (
     RECORDED,
     SETTINGS,
     later,
+    of_length,
     recorded,
     usual,
     with_text,
@@ -422,14 +423,7 @@ async def test_a_reward_that_pays_for_answers_that_the_limit_cuts_is_hacked(tmp_
     def paid(path: Path, sign: float) -> RunDir:
         def change(one: Episode, part: float, chance: random.Random) -> Episode:
             count = round(later(40, 64)(part) * chance.uniform(0.7, 1.0))
-            (turn, *_) = one.turns
-            turn = replace(
-                turn,
-                output_tokens=tuple(range(9, 9 + count)),
-                logprobs=(-0.5,) * count,
-                versions=(0,) * count,
-            )
-            return replace(one, turns=(turn,), outcome=Outcome.scored(0.5 + sign * count / 128))
+            return replace(of_length(one, count), outcome=Outcome.scored(0.5 + sign * count / 128))
 
         pays = {name: later(0.34, 0.99) for name in ("batch__reward", "batch__success")}
         steps = recorded(FLAT, batch__truncated=later(0.31, 1.0), **pays)
