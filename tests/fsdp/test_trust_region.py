@@ -210,6 +210,19 @@ def test_noise_that_grows_or_falls_is_measured_again() -> None:
     assert limit.noise == pytest.approx(1.1), "the least KL since it was measured"
 
 
+def test_where_nothing_rounds_no_pass_measures_noise() -> None:
+    limit = UpdateLimit(0.3, may_rise=True, rounds=False)
+    limit.state = {
+        "noise": 0.5,
+        "sequence_noise": 0.5,
+    }  # as bfloat16 had it, before a resume in float32
+    large = Noisy(whole=50.0, noise=0.0)
+    moved = large.held(limit)
+    assert large.count == 2, "the update, and the share that fills the bound"
+    assert moved.kl == pytest.approx(1.0, rel=0.01), "all of it is movement"
+    assert limit.noise is None, "a resume in bfloat16 measures it"
+
+
 def test_a_share_that_moves_more_when_it_is_taken_again_is_taken_back_as_a_whole() -> None:
     now, smaller = 1.0, 0
 

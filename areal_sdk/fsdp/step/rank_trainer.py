@@ -89,6 +89,7 @@ class RankTrainer:
             self.settings.trust_region,
             may_rise=self.settings.learning_rate == "auto",
             first_rate=self.settings.first_learning_rate,
+            rounds=self.settings.precision != "float32",
         )
         self.baselines: Baselines = {}
         self.credit: dict[str, Credit] = {}

@@ -165,9 +165,10 @@ class UpdateLimit:
     """Largest share of differing groups in a step so far."""
     tightness: float = 1.0
     """Divisor of the bound, which the guard doubles when weights are put back."""
+    rounds: bool = True
+    """Whether the last bit of a weight changes all logprobs, as it does in bfloat16. In float32 nothing moves by it."""
     noise: float | None = None
-    """KL, in nats a token, that is measured if nothing moved: in bfloat16 the last bit of a weight changes all
-    logprobs."""
+    """KL, in nats a token, that is measured if nothing moved but that bit."""
     sequence_noise: float = 0.0
     """The same of the sequence that moved most."""
 
@@ -195,8 +196,9 @@ class UpdateLimit:
         self.recent = int(saved.get("recent", 0))
         self.widest = saved.get("widest", 0.0)
         self.tightness = saved.get("tightness", 1.0)
-        self.noise = saved.get("noise")
-        self.sequence_noise = saved.get("sequence_noise", 0.0)
+        if self.rounds:
+            self.noise = saved.get("noise")
+            self.sequence_noise = saved.get("sequence_noise", 0.0)
 
     @property
     def rate_factor(self) -> float:
@@ -238,16 +240,8 @@ class UpdateLimit:
         found = measure()
         if bound == math.inf:
             return found.moved(share, bound)
-        kl = found.judged
-        is_first = self.noise is None
-        if math.isfinite(kl) and (is_first or self._without_noise(found).judged > bound):
-            trifle = TRIFLE if kl <= bound else TRIFLE * bound / kl
-            update.scale(1.0, trifle)
-            still = measure()
-            self.noise, self.sequence_noise = still.kl, still.kl_sequence
-            update.scale(trifle, 1.0)
-        self.noise = min(self.noise or 0.0, found.kl)  # and as it was if the KL is not a number
-        self.sequence_noise = min(self.sequence_noise, found.kl_sequence)
+        if self.rounds:
+            self._learn_noise(update, measure, found, bound)
         found = self._without_noise(found)
         if found.judged <= bound:
             return found.moved(share, bound)
@@ -267,6 +261,21 @@ class UpdateLimit:
             found = self._without_noise(measure())
             share = to
         return found.moved(share, bound)
+
+    def _learn_noise(
+        self, update: "Update", measure: Callable[[], Distance], found: Distance, bound: float
+    ) -> None:
+        """Measure, with a trifle of the update, what rounding alone changes; again where `found` is beyond the bound."""
+        kl = found.judged
+        is_first = self.noise is None
+        if math.isfinite(kl) and (is_first or self._without_noise(found).judged > bound):
+            trifle = TRIFLE if kl <= bound else TRIFLE * bound / kl
+            update.scale(1.0, trifle)
+            still = measure()
+            self.noise, self.sequence_noise = still.kl, still.kl_sequence
+            update.scale(trifle, 1.0)
+        self.noise = min(self.noise or 0.0, found.kl)  # and as it was if the KL is not a number
+        self.sequence_noise = min(self.sequence_noise, found.kl_sequence)
 
     def _without_noise(self, found: Distance) -> Distance:
         """The distance without what is measured if nothing moved. A KL that is not a number stays one."""
@@ -327,9 +336,10 @@ class Update:
                     continue
                 state, step = self.optimizer.state[parameter], steps[id(parameter)]
                 root = state["exp_avg_sq"].sqrt().div_(math.sqrt(1.0 - beta2**step))
-                direction = state["exp_avg"] / root.add_(group["eps"])
+                root.add_(group["eps"])
                 rate, decay = group["lr"], group["lr"] * group["weight_decay"]
                 change = rate / (1.0 - beta1**step)
-                # w = w0 (1 - share * decay) - share * change * direction; the same with `to`.
+                # w = w0 (1 - share * decay) - share * change * exp_avg / root; the same with `to`.
                 kept = (1.0 - to * decay) / (1.0 - share * decay)
-                parameter.mul_(kept).add_(direction, alpha=change * (share * kept - to))
+                added = change * (share * kept - to)
+                parameter.mul_(kept).addcdiv_(state["exp_avg"], root, value=added)
