@@ -74,7 +74,7 @@ def evaluate(
     """
     import orjson
 
-    from areal_sdk.cli.records.report import print_reports
+    from areal_sdk.cli.summary import print_reports
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config
     from areal_sdk.loop.plan.models import find_model

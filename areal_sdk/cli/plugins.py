@@ -138,7 +138,7 @@ def _print_verdicts(verdicts: "Sequence[Verdict]") -> None:
 
 
 def _print_table(reports: "list[PluginReport]") -> None:
-    from areal_sdk.cli.records.report import table
+    from areal_sdk.cli.summary import table
 
     rows = [("distribution", "version", "plugin", "status", "brings")]
     for report in reports:

@@ -58,7 +58,7 @@ def serve(
     areal-sdk serve --model smollm2 --learn --users users.toml
     areal-sdk serve --resume runs/serve-20261121-101500
     """
-    from areal_sdk.cli.records.report import print_summary
+    from areal_sdk.cli.summary import print_summary
     from areal_sdk.config import load_config
     from areal_sdk.errors import ConfigError
     from areal_sdk.loop import resume_training, serve_config

@@ -54,7 +54,7 @@ def train(
     """
     import orjson
 
-    from areal_sdk.cli.records.report import print_plan, print_settings, print_summary
+    from areal_sdk.cli.summary import print_plan, print_settings, print_summary
     from areal_sdk.config import load_config
     from areal_sdk.loop import check, check_resume, resume_training, train_config
 

@@ -183,10 +183,10 @@ class _Rank(RankCalls):
         self._saver.begin(Path(directory), extra.content()[0])
 
     def finish_save(self) -> "Future[None]":
-        told: Future[None] = Future()
-        told.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it
-        self._saver.when_written(partial(_tell_saved, told))
-        return told
+        saved: Future[None] = Future()
+        saved.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it
+        self._saver.when_written(partial(_answer_save, saved))
+        return saved
 
     def load(self, directory: str) -> Parcel:
         return Parcel.of(load_checkpoint(self._trainer, Path(directory)))
@@ -211,12 +211,12 @@ class _Answering(Answering):
             return super().call(request)
 
 
-def _tell_saved(told: "Future[None]", error: BaseException | None) -> None:
-    """Answer, in the thread that wrote the checkpoint, that it is written."""
+def _answer_save(saved: "Future[None]", error: BaseException | None) -> None:
+    """Answer, in the thread that wrote the checkpoint, that it is written, or the error."""
     if error is None:
-        told.set_result(None)
+        saved.set_result(None)
     elif isinstance(error, ArealError):
-        told.set_exception(error)
-    else:  # a defect: this process ends with its log, as after any other one
+        saved.set_exception(error)
+    else:  # a defect: this rank ends with its log, as after any other one
         traceback.print_exception(error)
         os._exit(os.EX_SOFTWARE)

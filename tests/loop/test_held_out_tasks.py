@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import areal_sdk
-from areal_sdk.cli.records.report import print_reports
+from areal_sdk.cli.summary import print_reports
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.learning.training import RunPlan, make_plan

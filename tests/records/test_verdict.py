@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.cli.records.inspect import inspect
-from areal_sdk.cli.records.report import print_summary
+from areal_sdk.cli.summary import print_summary
 from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.records.diagnosis.course import course_of
 from areal_sdk.records.diagnosis.verdict import Need, RunVerdict, verdict_of, verdict_of_losses

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.cli.records.report import print_reports
+from areal_sdk.cli.summary import print_reports
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks

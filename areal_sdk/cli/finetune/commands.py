@@ -98,7 +98,7 @@ def distill(
     \b
     areal-sdk distill my_agent.py --teacher https://api.example.com/v1 --teacher-model some-model
     """
-    from areal_sdk.cli.records.report import print_reports
+    from areal_sdk.cli.summary import print_reports
     from areal_sdk.finetune import Teacher, ask_teacher, finetune
 
     if flags.pop("agent", None):

@@ -73,7 +73,7 @@ def begin_or_resume(
     objective: str, *, resume: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Run `sft`, `dpo` or `reward-model`."""
-    from areal_sdk.cli.records.report import print_plan
+    from areal_sdk.cli.summary import print_plan
     from areal_sdk.cli.train import limits_of_resumed, refuse_beside_resume
     from areal_sdk.finetune import check, finetune, resume_finetuning
 
@@ -96,7 +96,7 @@ def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:
     """Print the summary, with the held-out loss before and after; exit with 1 if the run was interrupted."""
     import orjson
 
-    from areal_sdk.cli.records.report import print_summary, table
+    from areal_sdk.cli.summary import print_summary, table
 
     if as_json:
         click.echo(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2).decode())

@@ -109,7 +109,7 @@ def inspect(
 
 
 def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
-    from areal_sdk.cli.records.report import table
+    from areal_sdk.cli.summary import table
 
     episodes = chosen.of(run_dir)
     if not episodes:
@@ -125,7 +125,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     if as_json:
         print_json({**_as_json(run_dir), "episodes": [one._asdict() for one in episodes]})
         return
-    from areal_sdk.cli.records.report import table
+    from areal_sdk.cli.summary import table
 
     config, steps = run_dir.read_config(), run_dir.read_steps()
     click.echo(_title(run_dir, config, len(steps)))
@@ -198,7 +198,7 @@ def _lines_of_steps(config: Mapping[str, Any], steps: Sequence[dict[str, Any]]) 
 
 def _lines_of_history(run_dir: "RunDir") -> Iterator[str]:
     """Resumes, evaluations, verdict, notices, and what became of the episodes."""
-    from areal_sdk.cli.records.report import best_weights, notice_lines
+    from areal_sdk.cli.summary import best_weights, notice_lines
     from areal_sdk.records.diagnosis.verdict import verdict_of_run
 
     if lost := run_dir.lost_metrics():

@@ -38,7 +38,7 @@ def runs(paths: tuple[Path, ...], as_json: bool) -> None:
 
 def _list(root: Path, *, as_json: bool) -> None:
     from areal_sdk.cli.records.inspect import print_json
-    from areal_sdk.cli.records.report import table
+    from areal_sdk.cli.summary import table
     from areal_sdk.errors import ConfigError
     from areal_sdk.records.overview import list_runs, overview_of
     from areal_sdk.telemetry.directories import refuse_address
@@ -95,7 +95,7 @@ def _held_out(run: "RunOverview") -> str:
 
 def _compare(paths: Sequence[Path], *, as_json: bool) -> None:
     from areal_sdk.cli.records.inspect import print_json
-    from areal_sdk.cli.records.report import table
+    from areal_sdk.cli.summary import table
     from areal_sdk.records.comparison import differing_settings, figures_of
 
     found = [_open(path) for path in paths]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.cli.records.report import print_reports, print_summary, what_next
+from areal_sdk.cli.summary import print_reports, print_summary, what_next
 from areal_sdk.loop.learning.state import RunSummary
 from areal_sdk.records.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
