@@ -117,8 +117,8 @@ class LargeWork:
 
 
 def _give_memory_back() -> None:
-    """Return free memory to the system. glibc keeps what the largest request needed for as long as
-    the process lives."""
+    """Return free memory to the system. Without this call, glibc lets a gateway keep as much memory as its largest
+    request needed."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
