@@ -1,4 +1,4 @@
-"""What commands print at their end: the run, its evaluations, its notices, and what to type next."""
+"""Tables and lines that commands print at their end: the run, its evaluations, its notices, and what to type next."""
 
 import shlex
 from collections.abc import Mapping, Sequence
