@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 200
-"""Levels of a JSON value from a caller or a model. The rest up to 254 is for the objects that hold the value."""
+"""Maximum levels of a JSON value from a caller or a model. The rest up to 254 is for the objects that hold the value."""
 
 _WRITTEN_DEPTH = 254
 """Levels of JSON that orjson writes."""

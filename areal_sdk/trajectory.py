@@ -295,7 +295,7 @@ class Credit:
     """The advantage of an episode, as a training step saw it: how much better than expected the episode turned out."""
 
     advantage: float | None = None
-    """Mean of its trained tokens; None if no token is trained, or if the trainer does not say."""
+    """Mean over the trained tokens; None if no token is trained, or if the trainer does not say."""
     by_turn: tuple[float | None, ...] = ()
     """Mean of the trained tokens of each turn, up to the last turn that has any."""
 

@@ -98,7 +98,7 @@ def make_example(
 def make_demonstration(
     tokens: Sequence[int], loss_mask: Sequence[bool], weight: float = 1.0
 ) -> Example | None:
-    """The example that imitates the masked tokens, each with `weight`; None if there are none."""
+    """The example that teaches the tokens where `loss_mask` is true, each with `weight`; None without any."""
     mask = np.asarray(loss_mask, dtype=bool).copy()
     if len(mask) != len(tokens):
         raise ValueError(

@@ -99,7 +99,7 @@ class GenerateChunk:
     versions: tuple[int, ...]
     finish_reason: FinishReason | None = None
     stop_matched: str | int | None = None
-    """The stop string or token that ended it."""
+    """The stop string or token that ended the output."""
     num_cached: int = 0
     """Prompt tokens whose KV was reused (final chunk)."""
     num_stale_kv: int = 0

@@ -74,7 +74,7 @@ class Teacher:
     base_url: str
     model: str
     num_tasks: int | None = None
-    """Maximum number of training tasks that are played, from the first on; None: all, which must be finite."""
+    """Maximum number of training tasks that are played, from the first on; None: all tasks of a source that ends."""
     samples: int = 1
     """Attempts a task."""
 

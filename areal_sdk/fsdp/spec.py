@@ -14,7 +14,7 @@ from areal_sdk.types import UpdateContents
 JSON = Any
 
 NUM_PUBLISHED = 2
-"""Versions kept for engines: the one they read, and the one being written."""
+"""Number of versions that are kept for engines: one that they read, and one that is being written."""
 
 
 @dataclass(frozen=True, slots=True)

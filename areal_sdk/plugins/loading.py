@@ -71,7 +71,7 @@ class PluginReport:
     error: str = ""
     """The reason why the plugin failed."""
     brings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names it registered, by kind."""
+    """Names that the plugin registered, by kind."""
     observes: Sequence[str] = ()
     """Hooks that are called during a run."""
     conflicts: Sequence[str] = ()

@@ -102,7 +102,7 @@ class ChildExit:
     code: int | None = None
     signal: int | None = None
     limit: str = ""
-    """The limit at which it was killed."""
+    """The limit at which the child was killed."""
     reason: str = ""
     """The reason why the connection of a child on another machine ended."""
     last_lines: tuple[str, ...] = ()

@@ -77,7 +77,7 @@ class Receipt:
     """Index of the token among the sampled tokens of the turn."""
     token: int
     version: int
-    """The version that sampled it."""
+    """The version of the weights that sampled the token."""
     logprob: float
     """Logprob under the weights that sampled it, at `temperature`."""
     temperature: float
@@ -94,7 +94,7 @@ class Receipt:
     term: Term | None
     """None if the token has no term in the loss."""
     update_share: float | None
-    """Share of its minibatch's update that the trust region left; None without a term."""
+    """Share that the trust region left of the update of the token's minibatch; None without a term."""
     why_not: str
     """The reason why the token taught nothing; empty if it did."""
 

@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 Kind = Literal["metrics", "episodes", "evaluations"]
 
 NUM_COLUMNS = 3
-"""Panels side by side in a plot."""
+"""Number of panels side by side in a plot."""
 _PLACES = ("file", "offset", "length")
 
 

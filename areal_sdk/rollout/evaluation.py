@@ -65,7 +65,7 @@ class EvalReport:
     outcome: Mapping[str, float] = field(default_factory=dict)
     """Means of the metrics that the episodes' outcomes carry, as `outcome/NAME`."""
     is_in_points: bool = False
-    """Whether some reward above 1 claims no success. A reward of 1 is then a low score and no success."""
+    """Whether rewards are points: some episode with a reward above 1 is no success, so a reward of 1 is none either."""
     run_dir: str = ""
     """The directory with its episodes, if they were kept."""
     pass_tasks: Mapping[int, int] = field(default_factory=dict)

@@ -73,9 +73,9 @@ class EpisodeSummary(NamedTuple):
     text: str = ""
     """The beginning of the last answer, on one line."""
     step: int | None = None
-    """The step that trained it; None if none did."""
+    """The step that trained the episode; None if no step did."""
     advantage: float | None = None
-    """Mean of its trained tokens in that step."""
+    """Mean advantage of the episode's trained tokens in that step."""
     turn_advantages: tuple[float | None, ...] = ()
     task_key: str = ""
     """The same for tasks that ask the same: in all splits and runs, under any id. Empty in runs of earlier versions."""

@@ -64,12 +64,12 @@ class EpisodeRecord:
     dropped: DropReason | str | None = None
     """A plain text is a reason of a newer version."""
     version: int | None = None
-    """The policy version when it ended."""
+    """The policy version when the episode ended."""
     split: str = "train"
     time: float = 0.0
-    """Unix time when it was written."""
+    """Unix time when the episode was written."""
     step: int | None = None
-    """The step that trained it. Known to readers; None until then."""
+    """The step that trained the episode, as readers know it; None for an episode that is written."""
     credit: Credit | None = None
     """The advantages that this step gave the episode."""
     is_undone: bool = False

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MAX_WAITING = 10_000
-"""Answers that may wait for the disk. Further ones are not kept."""
+"""Maximum number of answers that wait for the disk. Further ones are not kept."""
 _SUFFIX = ".log"
 
 
@@ -90,7 +90,7 @@ class Journal:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits for the disk."""
+        """Write the answers that wait for the disk."""
         self._work.put(None)
         self._thread.join()
 
@@ -133,7 +133,7 @@ class Journal:
         return [] if read is None else read[1]
 
     def keep(self, key: EpisodeKey, answer: Answer, is_first: bool) -> bool:
-        """Append an answer; whether that was possible. The file of an episode begins with its first answer."""
+        """Append an answer. Returns whether that was possible. The file of an episode begins with its first answer."""
 
         def append() -> None:
             with open(self._path(key.stem), "wb" if is_first else "ab", opener=private) as file:

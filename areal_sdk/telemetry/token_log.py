@@ -95,7 +95,7 @@ class CountedMinibatch:
     """One optimiser update of a step."""
 
     divisor: float
-    """The divisor of the sum of its weighted terms."""
+    """The divisor of the sum of the minibatch's weighted terms."""
     is_applied: bool
     """Whether the update was made. Else its gradient was not finite."""
     share: float = 1.0
@@ -117,7 +117,7 @@ class CountedSequence:
 
     episode_id: str
     group: int
-    """Index of its group."""
+    """Index of the episode's group."""
     reward: float
     """The reward as the estimator saw it, after shaping."""
     weight: float
@@ -288,7 +288,7 @@ def _packed(tokens: StepTokens) -> bytes:
 def runs_of(
     turns: Sequence[int] | Column, places: Sequence[int] | Column
 ) -> tuple[tuple[int, int, int], ...]:
-    """The runs of tokens that follow one another in one turn.
+    """The stretches of neighbouring tokens of one turn: (turn, first place, number of tokens).
 
     >>> runs_of([0, 0, 0, 2], [5, 6, 8, 9])
     ((0, 5, 2), (0, 8, 1), (2, 9, 1))

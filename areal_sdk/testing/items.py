@@ -22,9 +22,9 @@ from areal_sdk.testing.workflows import check_survival
 from areal_sdk.types import Task
 
 MAX_TASKS = 200
-"""Tasks of a dataset that are read."""
+"""Maximum number of tasks of a dataset that are read."""
 NUM_PLAYED = 3
-"""Tasks that an environment plays."""
+"""Number of tasks that an environment plays."""
 MIN_LEAKS = 3
 """Fewest tasks that a leak is judged by: a single answer may stand in a question by chance."""
 

@@ -136,7 +136,7 @@ class Episode:
     attempt: int = 0
     """Infrastructure retries so far: the same episode, tried again."""
     truncated: bool = False
-    """A turn, token or context limit ended it. Scored like any other unless configured otherwise."""
+    """Whether a limit of turns, tokens or context ended the episode. It is scored like others by default."""
     duration_s: float = 0.0
 
     def __post_init__(self) -> None:

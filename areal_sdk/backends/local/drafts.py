@@ -1,6 +1,6 @@
 """Guesses at a request's next tokens: those that followed the same tokens earlier, in its context or in other answers.
 
-A guess is free of a model, so it costs microseconds. The engine computes the guessed tokens together with the newest
+No model makes a guess, so a guess costs microseconds. The engine computes the guessed tokens together with the newest
 one, samples at each place as always, and keeps what it sampled up to the first token that was guessed wrong.
 """
 

@@ -19,7 +19,7 @@ from areal_sdk.backends.local.scheduler import Work
 _WINDOW = 32
 """Number of steps after which drafts have shown whether they pay."""
 _LONGEST_REST = 16
-"""Windows without drafts after many in which they did not pay."""
+"""Largest number of windows without drafts, after many windows in which drafts did not pay."""
 _MARGIN = 1.2
 """A drafted token must promise this many times its cost, since both are estimates."""
 _FADING = 0.998

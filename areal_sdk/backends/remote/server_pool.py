@@ -44,7 +44,7 @@ class Server:
         self.version = -1
         """The version that the server confirmed last."""
         self.is_tainted = False
-        """Whether a push failed on it. It must then get the weights again, even if its label is right."""
+        """Whether a push failed on the server. It must then get the weights again, even if its label is right."""
         self.num_running = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -57,7 +57,7 @@ class Server:
         self.is_lending = False
         """Whether the trainer has the server's memory for now; the engine then holds `care`."""
         self.lent_as = ""
-        """The label under which it gave its memory away; empty while it has it."""
+        """The label under which the server gave its memory away; empty while the server has its memory."""
         self.is_interrupting = False
         """Whether the engine aborts its requests for a swap. An aborted stream is then no failure."""
         self.last_token_at = 0.0

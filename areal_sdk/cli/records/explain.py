@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from areal_sdk.telemetry import RunDir
 
 NUM_SIBLINGS = 16
-"""Rewards of siblings that are printed; `--json` has all."""
+"""Number of siblings whose rewards are printed; `--json` has all."""
 
 
 @click.command(name="explain")

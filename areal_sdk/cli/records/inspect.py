@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NUM_EPISODES = 8
 NUM_CHARACTERS = 60
-"""Characters that the list of episodes shows of an episode's last answer."""
+"""Number of characters that the list of episodes shows of an episode's last answer."""
 SILENCE_S = 30.0
 """Seconds of silence after which a run hangs: `live.json` is written every second or so."""
 

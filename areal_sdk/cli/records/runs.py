@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("runs")
 MOST_OF_PROBLEM = 4000
-"""Characters: an error may quote a whole log."""
+"""Maximum number of characters of an error, which may quote a whole log."""
 
 
 @click.command(name="runs")

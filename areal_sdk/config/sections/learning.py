@@ -130,7 +130,7 @@ class TrainerSection(Section):
     Otherwise AdamW scales the tiny, noisy gradients of a nearly solved task up to full steps, which undo what was
     learned."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """Added by AdamW to the root of the squared gradients."""
+    """Added by AdamW to the root of the averaged squared gradients."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0

@@ -43,7 +43,7 @@ def can_fuse(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 def attend(
     q_KRQD: Tensor, k_KCD: Tensor, v_KCD: Tensor, *, is_causal: bool, scaling: float
 ) -> tuple[Tensor, Tensor]:
-    """The output, and for each query the logarithm of the sum of the exponentials of its scores."""
+    """The output, and for each query log sum exp(s) over its scores s."""
     k, v = _of_repeats(q_KRQD, k_KCD), _of_repeats(q_KRQD, v_KCD)
     out, lse, *_ = _forward(q_KRQD, k, v, is_causal=is_causal, scaling=scaling)
     return out, lse

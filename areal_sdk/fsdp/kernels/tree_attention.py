@@ -154,8 +154,8 @@ def _probabilities(
 def _attend_in_parts(
     q_KRQD: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention of a block over its own tokens and over the tokens above it: the output, and the logarithm of the sum of the
-    exponentials of the scores."""
+    """Attention of a block over its own tokens and over the tokens above it in the tree: the output, and log sum exp(s)
+    over the scores s of each query."""
     own = slice(block.own_start, block.stop)
     k, v = k_KND[:, own], v_KND[:, own]
     if block.hidden_QC is None:

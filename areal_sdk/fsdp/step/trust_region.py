@@ -160,7 +160,7 @@ class UpdateLimit:
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
     recent: int = 0
-    """A bit for each of the last steps, 1 if it was held."""
+    """A bit for each of the last steps, 1 if the step was held."""
     widest: float = 0.0
     """Largest share of differing groups in a step so far."""
     tightness: float = 1.0
@@ -170,7 +170,7 @@ class UpdateLimit:
     noise: float | None = None
     """KL, in nats a token, that is measured if nothing moved but that bit."""
     sequence_noise: float = 0.0
-    """The same of the sequence that moved most."""
+    """The same KL, of the sequence that moved most."""
 
     @property
     def state(self) -> dict[str, float | None]:

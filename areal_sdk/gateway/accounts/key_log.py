@@ -32,7 +32,7 @@ class KeyLine:
     at: str
     """Time in UTC."""
     by: str
-    """The account of the machine that did it."""
+    """The user of the machine who made or revoked the key."""
     user: str
     key: str
     """Name of the key among those of the user."""

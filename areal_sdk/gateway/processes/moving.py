@@ -31,7 +31,7 @@ class Mover:
         self._socket.setblocking(False)
 
     def move(self, request: web.Request, raw: bytes, path: Path) -> bool:
-        """Hand the connection of `request` over, with the bytes of the request; whether it was taken."""
+        """Hand over the connection of `request` with the bytes of the request. Returns whether it was taken."""
         transport = request.transport
         # SDKs wait for an answer before they ask again. What another client sent too early must not be lost.
         if transport is None or len(raw) > LARGEST or getattr(request.protocol, "_messages", True):

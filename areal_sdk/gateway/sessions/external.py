@@ -63,7 +63,7 @@ class ExternalSession:
     session: Session
     account: Account
     key: str = ""
-    """Name of the account's key that opened it; empty for the only key of an account."""
+    """Name of the account's key that opened the session; empty for the only key of an account."""
     group: str = ""
     """Id that siblings share; empty for a session that was opened alone."""
     group_size: int = 1
@@ -77,7 +77,7 @@ class ExternalSession:
     ended: Ending | None = None
     is_finished: bool = False
     num_charged: int = 0
-    """Number of sampled tokens that were charged to its account."""
+    """Number of sampled tokens that were charged to the account."""
     timer: asyncio.TimerHandle | None = None
 
     @property

@@ -34,7 +34,7 @@ class Placement:
     """The place of a request in the session's tree."""
 
     parent: int | None
-    """Index of the turn it extends."""
+    """Index of the turn that this one extends."""
     num_matched: int
     """The number of messages of the request that this turn's conversation covers, the turn's answer included."""
     chain: "_Chain" = field(repr=False)

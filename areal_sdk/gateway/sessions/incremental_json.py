@@ -38,7 +38,7 @@ class IncrementalBody:
         self._end = 0
         """Position in the body where the list ends, before the bracket; 0 if nothing is known."""
         self._beginning = b""
-        """Digest of its bytes up to there."""
+        """Digest of the body's bytes up to `_end`."""
         self._messages: list[Any] = []
 
     def num_new(self, raw: bytes) -> int:

@@ -82,7 +82,7 @@ class Notes:
         return True
 
     def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Keep what a request said of itself, as far as it is small."""
+        """Keep the metadata that a request carries, as far as they are small."""
         for name, value in metadata.items():
             is_known = name in self._metadata
             if is_known and self._metadata[name] == value:

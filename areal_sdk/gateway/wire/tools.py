@@ -30,7 +30,7 @@ class Offered:
     tool: Tool
     """The definition that the policy is told."""
     name: str
-    """The client's name for it."""
+    """The client's name for the tool."""
     namespace: str | None = None
     is_custom: bool = False
 

@@ -29,7 +29,7 @@ class Measured:
     """The measurement of exported weights. Stored beside the weights."""
 
     step: int
-    """The step that made them."""
+    """The step that made the weights."""
     success: float
     reward: float | None
     """None: a run of an earlier version stored only the success."""

@@ -1,4 +1,4 @@
-"""The guard of a run: keeps the weights that are worth it, and puts them back when the policy has collapsed.
+"""The guard of a run: keeps good weights, and puts them back when the policy has collapsed.
 
 `records/diagnosis/collapse.py` finds what is to be done, this module does it. The kept weights are whole checkpoints,
 `checkpoints/good-000120`, written beside the steps: at most the kept ones and a candidate at a time.
@@ -20,7 +20,7 @@ from areal_sdk.records.diagnosis.course import number
 from areal_sdk.telemetry.live.terminal import counted
 
 MOST = 3
-"""The run ends when weights are put back for this time."""
+"""Number of times that weights are put back. At the last one the run ends."""
 FEWEST_STEPS = 10
 """A shorter run ends before a collapse can be told from chance: it keeps nothing."""
 
@@ -83,7 +83,7 @@ class CollapseGuard:
         return finding if isinstance(finding, Fall) else None
 
     async def _keep(self, finding: Finding | None) -> None:
-        """Write what is worth it, and remove the rest."""
+        """Keep the weights if `finding` says so, and remove the kept ones that are not needed any more."""
         if isinstance(finding, Keep):
             await self.learner.begin_keep(self._place(finding.step))
         if isinstance(finding, Keep | Proved | Forget):

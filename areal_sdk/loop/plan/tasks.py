@@ -141,13 +141,13 @@ class _Given:
 
     what: str
     ask: Callable[[], Iterable[Task]]
-    """Gives them, once for each pass."""
+    """Gives the tasks, once for each pass."""
     is_finite: bool
     travel_to: str
     """The part for which tasks travel to another process; empty if there is none."""
 
     def begin(self) -> Iterator[Task]:
-        """One pass over them, each checked as it is read."""
+        """One pass over the tasks, each checked as it is read."""
         given: object = self.ask()
         if not isinstance(given, Iterable):
             raise ConfigError(

@@ -92,7 +92,7 @@ class Broadcast(Generic[Worker, Latest]):
                 task.result()  # raises bugs
 
     async def _send(self, worker: Worker, number: int) -> None:
-        """Send until the worker has confirmed. Ends when the worker is lost, or the state is old."""
+        """Send the latest state until the worker confirms it or is lost, or until a newer state is sent."""
         while number == self._number and not worker.is_lost:
             try:
                 await self._send_one(worker, self.latest)

@@ -25,7 +25,7 @@ from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
 from areal_sdk.process.threads import in_thread
 
 MAX_KEPT_BYTES = 256 * 1024
-"""Bytes that are kept of each stream: its end."""
+"""Maximum number of bytes that are kept of each stream: its last ones."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """A program that writes more is killed: reading it would hold up everything else."""
 STOP_GRACE_S = 1.0

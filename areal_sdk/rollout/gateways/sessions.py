@@ -17,7 +17,7 @@ class GatewaySession:
 
     id: str
     caller: str
-    """The name of its account."""
+    """The name of the caller's account."""
     split: str
     group: str
     group_size: int
@@ -58,7 +58,7 @@ class Opened:
     """A session that a caller has opened."""
 
     number: int
-    """Number by which its process tells of it."""
+    """The session's number in the messages of its gateway process."""
     id: str
     caller: str
     split: str

@@ -53,7 +53,7 @@ class Playing:
     ended: "asyncio.Future[Episode | TriagedEpisode]"
     began: float
     age: int | None = None
-    """Version of its first token, as last reported."""
+    """Version of the episode's first token, as last reported."""
 
 
 class RolloutNode:

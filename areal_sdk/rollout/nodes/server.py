@@ -138,7 +138,7 @@ class NodeServer(NodeCalls):
         ages: Sequence[tuple[int, int | None]] = (),
         waits: Sequence[tuple[str, float, float]] | None = None,
     ) -> None:
-        """Send what has ended, and what runs if it is given."""
+        """Send the episodes that have ended, and those that run if they are given."""
         if self._reports is None or not (self._unreported or waits is not None):
             return
         numbers, self._unreported = self._unreported, []

@@ -37,11 +37,11 @@ class _Row:
     """A trajectory without its arrays and without what its episode says."""
 
     length: int
-    """Number of tokens of its own branch."""
+    """Number of tokens of the trajectory's own branch."""
     num_before: int
-    """Number of tokens that it continues."""
+    """Number of tokens of another trajectory that this one continues."""
     before: int | None
-    """Place of the trajectory whose tokens these are."""
+    """Place of that other trajectory."""
     num_turns: int
     num_sampled: int
     turn_alternatives: tuple[tuple[int, ...], ...]

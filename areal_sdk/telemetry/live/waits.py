@@ -24,7 +24,7 @@ class Wait:
     name: str
     """Text that says who waits for what: `"trainer: step 12"`."""
     since: float
-    """`time.monotonic()` when it began."""
+    """`time.monotonic()` when the wait began."""
     timeout_s: float
     is_throttle: bool = False
     """Whether the wait keeps the rollouts from running too far ahead: a healthy run has one."""

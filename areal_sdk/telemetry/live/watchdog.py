@@ -39,9 +39,9 @@ class Blockage:
     coroutine: str
     """Qualified name of the user's innermost function; else of the innermost coroutine (or callback)."""
     place: str
-    """`file:line` in it where the blocking call is made."""
+    """`file:line` where that function makes the blocking call."""
     calls: str
-    """The innermost function it had called; the same name if it blocks by itself."""
+    """The innermost function that is called from there; the same name if `coroutine` blocks by itself."""
     task: str
     blocked_s: float
     """Seconds of the blockage when it was noticed; it may have lasted longer."""

@@ -13,7 +13,7 @@ from areal_sdk_bfcl.world import Call, World
 MORE_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 """BFCL's words of a turn that brings functions which were missing."""
 MAX_STEPS = 20
-"""Answers with calls in one turn. With one more, BFCL ends the conversation, which then has failed."""
+"""Maximum number of answers with calls in a turn. At one more, BFCL ends the conversation as failed."""
 
 
 class Bfcl(Environment):

@@ -32,7 +32,7 @@ from areal_sdk_fork.vocabulary import check_tokenizer
 NO_CHOICE = 1000.0
 """Bias of a token that leaves no other one."""
 NUM_LIKELIEST = 4
-"""Tokens that are kept at each place, the likeliest first."""
+"""Number of tokens that are kept at each place, the likeliest first."""
 AT_ONCE = 32
 """Requests in flight. They share their beginning, so together they cost little more than one."""
 CERTAIN = -1e-6

@@ -7,7 +7,7 @@ from areal_sdk_from_areal.outcome import JSON, KeyOutcome, Kind
 from areal_sdk_from_areal.translation import Translation
 
 LONGEST = 60
-"""Characters of a value."""
+"""Maximum number of characters of a value."""
 
 
 def report_lines(translation: Translation) -> Iterator[str]:

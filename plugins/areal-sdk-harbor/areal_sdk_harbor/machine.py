@@ -37,7 +37,7 @@ class CommandEnd:
     written: int
     """Bytes of output in all."""
     is_late: bool
-    """Whether it was ended at its deadline."""
+    """Whether the command was ended at its deadline."""
 
 
 class Machine:

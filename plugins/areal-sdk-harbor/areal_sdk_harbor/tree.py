@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MAX_BYTES = 64 << 20
-"""Size of a directory that is taken: it travels into each episode's sandbox."""
+"""Largest size in bytes of a directory that is taken: it travels into each episode's sandbox."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The certificate of a judge of next messages: how far it agrees with thumbs that users gave explicitly."""
+"""The certificate of a judge that reads users' next messages: how far it agrees with thumbs that users gave."""
 
 import json
 import math

@@ -15,7 +15,7 @@ STOP_GRACE_S = 1.0
 """Seconds from the end of the server's input to SIGKILL: time for a server to end by itself."""
 MAX_LINE_BYTES = 16 * 1024 * 1024
 NUM_LAST_WORDS = 5
-"""Lines of stderr that an error quotes."""
+"""Number of lines of stderr that an error quotes."""
 
 
 class StdioTransport:

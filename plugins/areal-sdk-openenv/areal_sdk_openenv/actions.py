@@ -12,7 +12,7 @@ JSON = Any
 ACT = "act"
 """Name of the tool that an environment with one kind of action becomes."""
 LIST_TOOLS = {"type": "list_tools"}
-"""The action that a server of tools answers with them."""
+"""The action that a server of tools answers with its tools."""
 
 
 def has_tools(schema: Mapping[str, JSON]) -> bool:

@@ -33,7 +33,7 @@ class Server:
         self._schema: Any = None
         self._asking = asyncio.Lock()
         self.is_healthy = False
-        """Whether it has answered, and was not killed since."""
+        """Whether the server has answered, and was not killed since."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -60,7 +60,7 @@ class Outbox:
                 self.num_lost += 1
 
     async def send_until(self, closing: asyncio.Event, session: aiohttp.ClientSession) -> None:
-        """Send what comes until `closing` is set, and then what is left."""
+        """Send the pieces that come until `closing` is set, and then the pieces that are left."""
         while not closing.is_set():
             await _wait(closing, EVERY_S)
             while pieces := self._take():

@@ -18,7 +18,7 @@ from areal_sdk_otel.names import (
 
 NS = 1_000_000_000
 MAX_MESSAGE = 1000
-"""Characters of an error's message."""
+"""Maximum number of characters of an error's message."""
 
 
 @dataclass(frozen=True, slots=True)

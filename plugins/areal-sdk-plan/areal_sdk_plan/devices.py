@@ -12,16 +12,16 @@ from areal_sdk.launcher import SHARE_VARIABLE
 USED = 0.9
 """Part of a GPU's memory that processes may plan with. CUDA, NCCL and fragmentation take the rest."""
 SAFETY = 1.15
-"""A rank may take so many times its prediction."""
+"""Factor between the memory that is predicted for a rank and the memory that is set aside for it."""
 LEAST = 1.25
-"""An engine takes its weights so many times at least, for keys and values too."""
+"""Least memory of an engine as a multiple of its weights: keys and values need memory too."""
 _ASK = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     id: str
-    """The name that CUDA_VISIBLE_DEVICES has for it."""
+    """The name of the GPU in CUDA_VISIBLE_DEVICES."""
     memory: int
     """Bytes."""
     name: str = "GPU"

@@ -54,13 +54,13 @@ class EngineSpeed:
     max_slots: int = 256
     """Requests that are decoded together; others wait."""
     kv_tokens: int = 0
-    """Tokens that its memory holds; 0: as many as the slots need."""
+    """Number of tokens whose KV the engine's memory holds; 0: as many as the slots need."""
     swap_s: float = 0.0
     """Seconds from the publication of weights until they are served. Nothing is sampled meanwhile."""
     recomputes: bool = True
     """Whether the KV of running requests is computed again after a swap."""
     cores: float = 0.0
-    """Cores of the common machine that it uses while it computes; 0: it has a machine of its own."""
+    """Cores of the common machine that the engine uses while it computes; 0: it has a machine of its own."""
 
     def slower(self, factor: float) -> "EngineSpeed":
         """The same server with all times multiplied."""
@@ -80,13 +80,13 @@ class Collectives:
     between_s: float
     """The same over the network between nodes."""
     hop_s: float
-    """Seconds that each further rank adds to it."""
+    """Seconds that each further rank adds to the exchange."""
     send_s: float
     """Seconds in which a single node sends new weights to the engines; each node sends its part."""
     tokens: int
-    """Tokens of a rank for which all this is done once."""
+    """Number of tokens of a rank after which the exchange is done again."""
     updates: int = 1
-    """Optimiser updates of a step: it is done for each of them at least."""
+    """Optimiser updates of a step: the exchange is done at least once for each."""
 
     def step_s(self, num_tokens: float, ranks: int) -> float:
         """Seconds of a step with `num_tokens` tokens a rank."""

@@ -19,7 +19,7 @@ ETAS = (0, 1, 2, 4)
 NEXT_TO_NOTHING = 0.03
 """A gain below this is not worth older samples or more episodes in flight."""
 MOST_CALLS = 40_000
-"""Model calls that one simulation plays: what bounds its time."""
+"""Maximum number of model calls that one simulation plays. It bounds the simulation's time."""
 MOST_STEPS, LEAST_STEPS = 80, 16
 SEARCH_SHARE = 0.3
 """Share of the final simulation's steps that a candidate of the search gets."""
@@ -194,7 +194,7 @@ def _try(parts: Parts, setup: Setup, width: int, *, gpus: int, steps: int, seed:
 
 
 MOST_FULL = 1.5
-"""Episodes in flight for each slot of the engines: some of them wait for tools."""
+"""Maximum number of episodes in flight for each slot of the engines: some of them wait for tools."""
 
 
 def _setup(
@@ -297,7 +297,7 @@ def _whole_groups(episodes: int, size: int) -> int:
 
 
 def _least_that_suffices(splits: Iterator[Split]) -> Split:
-    """The first of rising ones that is next to the best."""
+    """The first of the splits, in rising order, that is nearly as fast as the best."""
     found: Sequence[Split] = list(splits)
     best = max(split.tokens_per_s for split in found)
     return next(s for s in found if s.tokens_per_s >= (1.0 - NEXT_TO_NOTHING) * best)

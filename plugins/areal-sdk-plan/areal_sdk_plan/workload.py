@@ -31,7 +31,7 @@ class EpisodeShape:
     after_s: float = 0.0
     """Seconds from the last turn to the verdict: the agent's end, and the reward."""
     is_valid: bool = True
-    """Whether it gets a reward. One without a reward is dropped."""
+    """Whether the episode gets a reward. An episode without a reward is dropped."""
 
     @property
     def num_sampled(self) -> int:

@@ -17,7 +17,7 @@ from areal_sdk_reasoning_gym.families import (
 
 ALL = "all"
 MAX_DRAWS = 1000
-"""Questions in a row that may belong to the other split."""
+"""Maximum number of questions in a row that belong to the other split."""
 
 
 def tasks(

@@ -26,13 +26,13 @@ class Process(NamedTuple):
     parent: int
     began: int
     own: int
-    """CPU time of its threads."""
+    """CPU time of the process's threads."""
     waited: int
-    """CPU time of the children that it has waited for, and of theirs."""
+    """CPU time of the children whose end the process has read, and of their children."""
     threads: int
     is_over: bool
-    """Whether the process waits to be waited for. A process whose first thread ended looks like
-    that too, but has others."""
+    """Whether the process is a zombie: it has ended, and its parent has not read its end. A process whose first thread
+    has ended is in the same state, but has other threads."""
 
 
 class CpuTime:

@@ -34,7 +34,7 @@ _MARGIN_S = 30.0
 """Seconds beyond the wall limit that the sandbox may take to start and to end on a busy machine."""
 _OPEN_FILES = 256
 _MEMORY_BACKSTOP = 2
-"""The supervisor names the limit of memory when it is passed; the kernel refuses this many times it."""
+"""The kernel refuses this multiple of the memory limit. The supervisor, which names the limit, ends the program earlier."""
 _PROCESS_BACKSTOP = 16
 _NOBODY = 65534
 _FAMILY_VARIABLE = "AREAL_SDK_FAMILY"
@@ -58,7 +58,7 @@ class SandboxEnd:
     """Exit code of the program, 128 and more for a signal; None if the program was ended at a
     limit."""
     limit: LimitName | None
-    """The limit that ended it."""
+    """The limit that ended the program."""
     stdout: bytes
     stderr: bytes
     seconds: float

@@ -252,10 +252,10 @@ class Warden:
 
 
 def _end_all(process: "subprocess.Popen[bytes]", uid: int) -> bool:
-    """Kill every process under this one; whether all are gone. They may fork meanwhile.
+    """Kill every process under this one, also those that they fork meanwhile. Returns whether all are gone.
 
-    A list of processes may miss one that was born while it was made. That this process has no child
-    tells it surely: whoever loses a parent becomes a child of this process.
+    A list of processes may miss a process that was born while the list was made. So the proof is that this process
+    has no child left: a process whose parent dies becomes a child of this one.
     """
     deadline = time.monotonic() + _KILL_S
     while True:
@@ -282,7 +282,7 @@ def _kill_all_of(uid: int) -> None:
 
 
 def _has_children() -> bool:
-    """Collect the children that have ended; whether there are others."""
+    """Collect the children that have ended. Returns whether there are others."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

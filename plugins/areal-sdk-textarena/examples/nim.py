@@ -1,4 +1,4 @@
-"""Nim by a model from nothing: games of two who move by chance show the rules, self-play teaches to win.
+"""A model learns Nim from nothing: the rules from games of two chance players, then to win from self-play.
 
     areal-sdk train examples/nim.py --config examples/nim.toml
 

@@ -16,7 +16,7 @@ ZSTANDARD = 93
 _LOCAL_HEADER = 30
 """Bytes of the header before a member, without its name and its extra field."""
 _HEADERS = ("header.json", "_journal/start.json")
-"""The log without its samples; the second while the evaluation goes on."""
+"""Members with the log without its samples; the second is there while the evaluation goes on."""
 
 
 class ArchiveError(ValueError):

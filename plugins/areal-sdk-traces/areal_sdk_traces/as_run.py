@@ -23,7 +23,7 @@ SNIFFED = ("inspect", "atif", "verifiers", "langfuse", "langsmith", "claude-code
 SNIFFED_LAST = ("openinference", "otel", "openai")
 """The formats, in the order in which they are tried: those that take least from others come first."""
 NUM_SNIFFED = 20
-"""Rows from which the format is found."""
+"""Number of rows from which the format is found."""
 REASONS: Mapping[Relation, ForkReason] = {
     Relation.SUBAGENT: ForkReason.SUBAGENT,
     Relation.COMPACTION: ForkReason.COMPACTION,

@@ -16,9 +16,9 @@ class Choice:
     score_name: str = ""
     """The score that counts; empty: `Conversation.score` decides."""
     tags: tuple[str, ...] = ()
-    """A conversation has all of them."""
+    """Tags that a conversation must have, all of them."""
     users: tuple[str, ...] = ()
-    """A conversation is of one of them. Empty: of anybody."""
+    """Users whose conversations are kept. Empty: those of all users."""
 
     def refusal(self, one: Conversation) -> str:
         """The reason why the conversation was not asked for; empty if it was."""

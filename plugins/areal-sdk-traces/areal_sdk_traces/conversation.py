@@ -64,7 +64,7 @@ class Conversation:
     model: str = ""
     format: str = ""
     places: tuple[Place, ...] = ()
-    """The rows that it was read from."""
+    """The rows from which the conversation was read."""
     trace: str = ""
     """Id of the trace or session in the source."""
     turns: tuple[int | None, ...] = ()

@@ -30,9 +30,9 @@ class Feedback:
     """Everything that was said about one session."""
 
     scores: dict[str, float] = field(default_factory=dict)
-    """The latest of each name."""
+    """The latest score of each name."""
     turn_scores: dict[int, dict[str, float]] = field(default_factory=dict)
-    """The latest of each name, for turns that were scored by themselves."""
+    """The latest score of each name, by turn, for turns with scores of their own."""
     comments: list[str] = field(default_factory=list)
 
     def add(self, line: Mapping[str, Any]) -> None:

@@ -39,12 +39,12 @@ def name_in(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def optional(row: Mapping[str, Any], *keys: str) -> Any:
-    """The value of the first of these fields that has one."""
+    """The value of the first of these fields that has a value."""
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
 def word(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of these fields that is a text; else an empty one."""
+    """The first of these fields that is a text; else the empty text."""
     return next((row[key] for key in keys if isinstance(row.get(key), str)), "")
 
 

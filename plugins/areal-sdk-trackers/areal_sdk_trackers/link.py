@@ -16,7 +16,7 @@ from typing import IO, Any
 logger = logging.getLogger("areal_sdk.trackers")
 
 MAX_WAITING = 1000
-"""Events that wait for a tracker that is slower than the run. Later ones are left out."""
+"""Maximum number of events that wait for a tracker slower than the run. Later ones are left out."""
 
 Event = Mapping[str, Any]
 

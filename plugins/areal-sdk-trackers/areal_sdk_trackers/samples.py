@@ -6,7 +6,7 @@ from typing import Any
 from areal_sdk import Episode
 
 MAX_TEXT = 8000
-"""Characters of a conversation in a row. A longer one loses its middle."""
+"""Maximum number of characters of a conversation in a row. A longer one loses its middle."""
 
 COLUMNS = ("episode", "task", "source", "reward", "success", "turns", "dropped", "text")
 

@@ -9,7 +9,7 @@ from mlflow.entities import Metric, Param
 
 RUN_TAG = "areal_sdk.run"
 MAX_PARAM = 500
-"""Characters of a parameter; settings.json has them whole."""
+"""Maximum number of characters of a parameter; settings.json has all of them."""
 BATCH = 100
 """Parameters that MLflow takes at once."""
 

@@ -16,7 +16,7 @@ _LEAST_PART = 8
 """Number of characters of the shortest part of a key that is masked."""
 
 _MOST_ERROR_BYTES = 32_768
-"""Bytes of an error's body that are passed on: a longer one is cut."""
+"""Maximum number of bytes of an error's body that are passed on: a longer body is cut."""
 
 INSTEAD_OF_KEY = b"[the server's key]"
 

@@ -34,7 +34,7 @@ Answer = Callable[[OpenRun, Mapping[str, str]], Any]
 WATCH_S = 1.0
 """Seconds between two looks at the files of a run that a tab shows."""
 MAX_HIGHLIGHT = 2000
-"""Characters of a quote that an assistant highlights."""
+"""Maximum number of characters of a quote that an assistant highlights."""
 
 OF_RUN: Mapping[str, Answer] = {
     "": overview.describe,

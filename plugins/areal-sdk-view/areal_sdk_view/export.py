@@ -1,6 +1,6 @@
-"""`--export`: a run as one page for a browser without network: the same modules, with the answers of the API inside.
+"""`--export`: one page with a run, for a browser without network. It has the viewer's modules and the API's answers.
 
-The modules stay modules: an import map names each, its text is a `data:` address. The policy of the page admits these
+The modules stay modules: an import map gives each name its text as a `data:` address. The page's policy admits these
 alone, so what a model wrote is as inert there as it is on the server.
 """
 
@@ -27,7 +27,7 @@ from areal_sdk_view.library import Library, NotThereError, OpenRun
 from areal_sdk_view.server import static_files
 
 MAX_GROUPS = 80
-"""Groups whose attempts are in the page side by side."""
+"""Maximum number of groups whose attempts are in the page side by side."""
 MAX_TASKS = 200
 CHOSEN_BY = ("worst", "best", "surprising")
 """Orders whose first episodes are in the page, beside the newest."""

@@ -13,7 +13,7 @@ from areal_sdk_view.answers.endings import Ending
 from areal_sdk_view.notes import read_note
 
 MAX_OPEN = 4
-"""Runs whose episode summaries stay in memory: about 0.6 kB an episode."""
+"""Maximum number of runs whose episode summaries stay in memory: about 0.6 kB an episode."""
 
 
 class NotThereError(Exception):

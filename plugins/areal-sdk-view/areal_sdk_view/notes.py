@@ -25,7 +25,7 @@ def read_note(run: Path) -> Mapping[str, Any]:
 
 
 def write_note(run: Path, tags: object, note: object) -> Mapping[str, Any]:
-    """Keep them in place of what was there. ValueError if they are not what a note holds."""
+    """Write these values in place of the note that was there. ValueError if a note does not hold such values."""
     value = checked(tags, note)
     with tempfile.NamedTemporaryFile(dir=run, prefix=f".{FILE}.", delete=False) as file:
         file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2))

@@ -23,7 +23,7 @@ STATIC = Path(__file__).parent / "static"
 TOKEN_VARIABLE = "AREAL_SDK_VIEW_TOKEN"
 """The token of the address, if it is to be known before: others can read the arguments of a process."""
 MAX_BODY = 1 << 16
-"""Bytes of a request: a place and a quote."""
+"""Maximum number of bytes of a request: a place and a quote."""
 SHUTDOWN_S = 1.0
 """Deadline of open streams when the server stops."""
 

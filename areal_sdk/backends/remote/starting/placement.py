@@ -17,7 +17,7 @@ from areal_sdk.process.services import Client
 CALL_TIMEOUT_S = 60.0
 """Seconds for an answer of the process beside a server; none of its answers waits for the server."""
 LEAVE_S = 10.0
-"""The server gets half of it to end by itself."""
+"""Seconds for the process beside a server to end. The server gets half of them to end by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Distribution:
     """The license that the metadata names."""
     tree: Tree
     place: str
-    """The directory that its packages are imported from: `src` or the root."""
+    """The directory from which the distribution's packages are imported: `src` or the root."""
     sources: tuple[str, ...]
     tests: tuple[str, ...]
     """Files with tests."""

@@ -73,16 +73,16 @@ class _Calls:
         self.sampled = np.array([call.num_output for call in calls], dtype=np.float64)
         together = averaged_count(self.first, self.ended) / num_engines
         self.beside = np.maximum(0.0, together - 1.0)
-        """Requests decoded beside it by one server, averaged over its time."""
+        """Number of other requests that its server decoded, averaged over the time of the request."""
         most = most_open(self.first, self.ended)
         self.found_room = count_at(self.began, self.ended, self.began) < most
-        """Whether a slot was free when it came."""
+        """Whether a slot was free when the request came."""
         order = np.argsort(self.first)
         prefilled = np.concatenate([[0.0], np.cumsum(self.computed[order])])
         begin = np.searchsorted(self.first[order], self.first, side="right")
         end = np.searchsorted(self.first[order], self.ended, side="left")
         self.stalls = (prefilled[np.maximum(begin, end)] - prefilled[begin]) / num_engines
-        """Prompt tokens that its server computed for others while it was decoded."""
+        """Prompt tokens that the server computed for other requests while the request was decoded."""
 
 
 def _fit_decoding(parts: Sequence[_Calls], notes: list[str]) -> tuple[float, float, float]:

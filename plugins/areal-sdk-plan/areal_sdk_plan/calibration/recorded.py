@@ -17,7 +17,7 @@ MIN_STEPS = 8
 """A run with fewer steps after these is too short to calibrate from."""
 MIN_EPISODES = 32
 MAX_EPISODES = 3000
-"""The newest of them are read: more would not make the fit better."""
+"""Maximum number of episodes that are read, the newest: more would not make the fit better."""
 _STOPPED = (
     DropReason.STALE,
     DropReason.ROLLED_BACK,

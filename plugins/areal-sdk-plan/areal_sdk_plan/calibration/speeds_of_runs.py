@@ -74,7 +74,7 @@ def calibrate(
 
 
 MOST_STEPS = 100
-"""Steps that are simulated of a recorded run. A longer simulation is steady long before."""
+"""Maximum number of steps that are simulated of a recorded run. The simulation is steady long before."""
 
 
 def rules_of(config: Mapping[str, Any]) -> FlowRules:

@@ -17,13 +17,13 @@ class StepRecord:
     waited_s: float
     """Seconds that the step waited for its batch, held ones included."""
     num_sampled: int
-    """Sampled tokens that it trains."""
+    """Number of sampled tokens that the step trains."""
     num_rows: float
-    """Tokens that it computes."""
+    """Number of tokens that the step computes."""
     ages: tuple[int, ...]
     """Versions that the oldest token of each episode lagged behind."""
     num_running: int
-    """Episodes that ran when its batch was cut."""
+    """Number of episodes that ran when the step's batch was cut."""
     groups: tuple[int, ...]
     """The groups that the step trains, by the order of their start."""
     step_s: float = 0.0

@@ -46,7 +46,7 @@ class Player:
         self.ticket = 0
         """Ticket of the running request; 0: none."""
         self.ends_at = 0.0
-        """The clock of its server at which the turn ends."""
+        """The time, by the clock of the turn's server, when the turn ends."""
         self.server: SimulatedServer | None = None
         """The server at which the request waits or runs."""
         self.home: SimulatedServer | None = None

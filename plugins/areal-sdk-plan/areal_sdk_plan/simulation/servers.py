@@ -17,7 +17,7 @@ from areal_sdk_plan.simulation.play import Player
 from areal_sdk_plan.speeds import DecodeCurve, EngineSpeed
 
 MAX_PREFIXES = 512
-"""Groups whose common prompt a server remembers."""
+"""Maximum number of groups whose common prompt a server remembers."""
 _EPSILON = 1e-9
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from areal_sdk.records import FollowedRun, differing_settings, figures_of
 
 MAX_RUNS, MAX_SIDES = 100, 12
-"""Runs whose curves, and runs whose evaluations are compared."""
+"""Maximum number of runs whose curves, and of runs whose evaluations, are compared."""
 
 
 def compare(paths: Mapping[str, Path]) -> dict[str, Any]:

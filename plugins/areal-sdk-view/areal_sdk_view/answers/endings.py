@@ -22,9 +22,9 @@ FIELDS: Mapping[str, float] = {
 NUM_CALLS = 3
 NO_TEXT = "(no text)"
 MAX_LENGTH = 240
-"""Characters of a field."""
+"""Maximum number of characters of a field."""
 MAX_RAW = 20_000
-"""Characters of a tool's answer in which an error is looked for."""
+"""Number of characters at the end of a tool's answer in which an error is looked for."""
 _BY_CHANCE = re.compile(
     r"(?P<said>'[^']{0,200}'|\"[^\"]{0,200}\"|(?:/[\w.\-]+){2,})|0x[0-9a-f]+|\d+(?:\.\d+)?"
 )

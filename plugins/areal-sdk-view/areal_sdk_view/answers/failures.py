@@ -12,7 +12,7 @@ from areal_sdk_view.library import NotThereError, OpenRun
 
 MAX_GROUPS = 60
 MAX_READ = 500
-"""Episodes of one kind that are read; the size of a group of a larger kind is an estimate."""
+"""Maximum number of episodes of one kind that are read; the size of a group of a larger kind is an estimate."""
 RARE = 0.002
 """Share of the failed episodes: groups that are no larger are one group of their kind."""
 EXAMPLES = 5

@@ -17,11 +17,11 @@ Span = tuple[float, float]
 Floats = NDArray[np.float64]
 
 MAX_BARS = 4000
-"""Episodes in one answer: the newest of the window."""
+"""Maximum number of episodes in one answer: the newest of the window."""
 MAX_READ = 100
-"""Episodes whose calls of the model are read; of more, an even draw stands for all."""
+"""Maximum number of episodes whose model calls are read; of more, an even draw stands for all."""
 NUM_BINS = 240
-"""Parts of the window in which calls and episodes are counted."""
+"""Number of parts of the window in which calls and episodes are counted."""
 STEPS_SHOWN, MOST_S, LONGEST_S = 8, 600.0, 1e10
 """Default window: the newest steps, and no more seconds than these. The longest window."""
 OF_STEP = ("wait", "step", "publish")

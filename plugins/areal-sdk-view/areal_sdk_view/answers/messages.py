@@ -11,7 +11,7 @@ from areal_sdk import Episode
 Block = dict[str, Any]
 
 MAX_TEXT = 20_000
-"""Characters of one block in the first answer; the page asks for the rest by parts."""
+"""Maximum number of characters of one block in the first answer; the page asks for the rest by parts."""
 _THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from areal_sdk_view.library import NotThereError, OpenRun
 
 MAX_SIBLINGS = 64
 MAX_TOKENS = 1500
-"""Tokens of an attempt after the point where it leaves the others."""
+"""Maximum number of tokens of an attempt after the point where it leaves the others."""
 CONTEXT = 40
 """Tokens before that point that are shown unfolded."""
 
