@@ -56,7 +56,7 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is an `empty_batch`. The host knows it, and would have to ask the device for `mask_T`."""
+        """Whether the batch is an `empty_batch`. The host knows it, and would have to ask the device for `mask_T`."""
         return not self.trees[0].members
 
     def with_proximal(self, proximal_T: Tensor) -> "Batch":

@@ -167,7 +167,7 @@ def _is_cut_off(turn: Turn) -> bool:
 
 
 def threads(episode: Episode) -> list[Thread]:
-    """The conversations of an episode, every turn learnt once; without answers that were cut off.
+    """The conversations of an episode. Each turn is learnt once, and answers that were cut off are left out.
 
     Imitation needs no logprobs, so turns count that a policy gradient leaves out (greedy ones, or
     sampled with penalties); calls beside the conversation do not.

@@ -6,7 +6,7 @@ from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
 
 MAX_IMBALANCE = 8
-"""A session leaves its server when the server has this many more requests than the least loaded one."""
+"""Requests that a server may have beyond the least loaded one, before a session leaves it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from areal_sdk.telemetry.live.waits import waiting
 CONNECT_TIMEOUT_S = 600.0
 """Seconds for all of torchrun's ranks to connect: its agents start minutes apart."""
 SLACK_S = 30.0
-"""The listener's error is the one that is raised."""
+"""Seconds that the launcher waits longer than its listener, so that the listener's error is raised."""
 
 
 async def open_torchrun(setup: LauncherSetup) -> "TorchrunLauncher":

@@ -68,7 +68,7 @@ lengths into one row, so that a short sample would be rotated as a long one."""
 
 
 def check_trained(directory: Path) -> None:
-    """ConfigError, with the reason and what to do, unless the trainer trains this checkpoint."""
+    """Raise ConfigError, with the reason and what to do, unless the trainer trains this checkpoint."""
     check_speaks(directory)
     config = read_config(directory)
     problem = _problem(config)

@@ -172,7 +172,7 @@ class LocalProcess:
             await asyncio.sleep(max(LOOK_EVERY_S, _SHARE_OF_LOOKING * (clock() - began)))
 
     async def _wait_dead(self) -> None:
-        """Return once it is dead; reaping is left to the caller, so that its pid stays its own."""
+        """Return once the process is dead. The caller reaps it, so until then no other process gets its pid."""
         loop = asyncio.get_running_loop()
         dead = asyncio.Event()
         descriptor = os.pidfd_open(self.pid)

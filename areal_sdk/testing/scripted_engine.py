@@ -25,7 +25,7 @@ class Fault(StrEnum):
     """The fault of a scripted reply."""
 
     RAISE = "raise"
-    """EngineError."""
+    """The engine raises EngineError."""
     HANG = "hang"
     """Accepts and never answers; ends only when the request is cancelled."""
     CLOSE = "close"

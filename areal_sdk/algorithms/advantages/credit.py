@@ -30,7 +30,7 @@ class Link:
     token of a turn gets the reward of the turn. If a turn has no trained token, or is on another trajectory, the turn that
     led to it gets its reward."""
     discount: float
-    """The discount of the next link for this one; 1 within a turn unless tokens are discounted."""
+    """Factor on the return of the next link in the return of this one; 1 within a turn unless tokens are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Returns:
     """Monte Carlo returns: the rewards after a token, compared with nothing. This is REINFORCE without a baseline."""
 
     discount: float
-    """The discount of a reward for the turn before the one that earned it."""
+    """Discount a turn: a reward that comes n turns later counts `discount`^n."""
     token_discount: float = 1.0
-    """The discount of a reward for the token before."""
+    """Discount a token: a reward that comes n tokens later counts `token_discount`^n."""
     kl: float = 0.0
     """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
 
@@ -71,11 +71,11 @@ class GAE:
     """
 
     discount: float
-    """The discount of a reward for the turn before the one that earned it."""
+    """Discount a turn: a reward that comes n turns later counts `discount`^n."""
     trace: float
     """Lambda. At 1 advantages are returns minus values; a smaller lambda trusts the critic more."""
     token_discount: float = 1.0
-    """The discount of a reward for the token before."""
+    """Discount a token: a reward that comes n tokens later counts `token_discount`^n."""
     kl: float = 0.0
     """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
 

@@ -68,7 +68,7 @@ class GroupRelative:
     """
 
     discount: float
-    """The discount of a reward for the turn before the one that earned it."""
+    """Discount a turn: a reward that comes n turns later counts `discount`^n."""
     std: GroupStd | BatchStd | None = field(default_factory=GroupStd)
     """The divisor of centred rewards. None (Dr.GRPO): groups where success is rare or common
     weigh less than undecided ones."""

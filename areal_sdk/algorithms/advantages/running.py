@@ -107,7 +107,7 @@ class RunningBaseline:
     """
 
     discount: float
-    """The discount of a reward for the turn before the one that earned it."""
+    """Discount a turn: a reward that comes n turns later counts `discount`^n."""
     max_surprise: float
     """Maximum distance at which a return counts, in spreads of its source, in advantages and in baselines."""
     memory: int = 32

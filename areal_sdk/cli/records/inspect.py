@@ -303,7 +303,7 @@ def _show_episode(run_dir: "RunDir", episode_id: str, *, raw: bool, as_json: boo
 
 
 def _only_records(config: Mapping[str, Any]) -> bool:
-    """Whether it is a run of `serve` that keeps sessions and learns nothing from them."""
+    """Whether the run is one of `serve` that keeps sessions and learns nothing from them."""
     serve = config.get("serve", {})
     return bool(serve.get("record") or serve.get("upstream")) and not serve.get("learn")
 

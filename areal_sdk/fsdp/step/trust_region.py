@@ -166,9 +166,9 @@ class UpdateLimit:
     tightness: float = 1.0
     """Divisor of the bound, which the guard doubles when weights are put back."""
     rounds: bool = True
-    """Whether the last bit of a weight changes all logprobs, as it does in bfloat16. In float32 nothing moves by it."""
+    """Whether the last bit of the weights changes all logprobs: so in bfloat16. In float32 that bit changes nothing."""
     noise: float | None = None
-    """KL, in nats a token, that is measured if nothing moved but that bit."""
+    """KL, in nats a token, that is measured if nothing but that bit changed."""
     sequence_noise: float = 0.0
     """The same KL, of the sequence that moved most."""
 

@@ -108,7 +108,7 @@ class FollowedKeys:
     """The lines that a file of keys gets, each once. Looking for them costs one `stat`."""
 
     def __init__(self, path: Path) -> None:
-        """ConfigError if the file is missing or has a line that says nothing."""
+        """Read the file. ConfigError if it is missing or has a line that says nothing."""
         read_lines(path)
         self.path = path
         self._size = 0

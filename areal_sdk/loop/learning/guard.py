@@ -22,7 +22,7 @@ from areal_sdk.telemetry.live.terminal import counted
 MOST = 3
 """Number of times that weights are put back. At the last one the run ends."""
 FEWEST_STEPS = 10
-"""A shorter run ends before a collapse can be told from chance: it keeps nothing."""
+"""Fewest steps of a run that keeps weights: a shorter run ends before a collapse can be told from chance."""
 
 
 @dataclass(slots=True)

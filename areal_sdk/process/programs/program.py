@@ -27,7 +27,7 @@ from areal_sdk.process.threads import in_thread
 MAX_KEPT_BYTES = 256 * 1024
 """Maximum number of bytes that are kept of each stream: its last ones."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""A program that writes more is killed: reading it would hold up everything else."""
+"""Maximum output of a program. A program that writes more is killed: reading it would hold up everything else."""
 STOP_GRACE_S = 1.0
 """Seconds from SIGTERM to SIGKILL, for a program that is stopped early."""
 LAST_WORDS_S = 0.5

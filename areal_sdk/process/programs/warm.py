@@ -41,8 +41,8 @@ class WarmPrograms(Generic[T]):
     ) -> T | ProgramEnd:
         """The answer to `line`, or the end of the program if that comes first. OSError: no start.
 
-        `written` is told what the program wrote meanwhile, also when the question is cancelled; one that
-        has answered goes on, and stands there with an exit code of 0.
+        `written` gets what the program wrote meanwhile, also when the question is cancelled. A program that has
+        answered goes on, and is given as ended with exit code 0.
         """
         program = await self._take()
         began = time.monotonic()

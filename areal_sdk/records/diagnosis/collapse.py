@@ -64,7 +64,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The candidate sampled batches that are as good, so it replaces the kept weights."""
+    """The candidate weights sampled batches as good as those of the kept weights, so they replace the kept weights."""
 
     step: int
 

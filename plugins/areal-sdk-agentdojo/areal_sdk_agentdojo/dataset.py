@@ -99,7 +99,7 @@ def _label(attack: str) -> str:
 
 
 def _refuse_unknown(suites: Sequence[str], version: str, *chosen: list[str] | None) -> None:
-    """ConfigError for a suite or a task that AgentDojo does not have: it would silently be left out."""
+    """Raise ConfigError for a suite or a task that AgentDojo does not have: it would silently be left out."""
     known: set[str] = set()
     for name in suites:
         suite = suite_named(name, version=version)

@@ -69,7 +69,7 @@ class Replay:
         return query, runtime, env, said, {}
 
     def check_results(self, conversation: Sequence[Message]) -> None:
-        """ValueError if the tools said something else in the conversation: then it is one about another world."""
+        """Raise ValueError if the tools said something else in the conversation, which is then about another world."""
         told = [message["content"] for message in conversation if message["role"] == "tool"]
         for number, text in enumerate(told):
             result = self._results[number] if number < len(self._results) else None

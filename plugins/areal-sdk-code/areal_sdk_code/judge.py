@@ -20,7 +20,7 @@ _INSIDE = files("areal_sdk_code.inside")
 _MARGIN_S = 5.0
 """Seconds that the tests' process may take beyond those of the program that it waits for."""
 _LEAST_S = 0.01
-"""Seconds that are left to a program that has used up its time."""
+"""Fewest seconds that a program gets, also when its time is used up."""
 _TESTS_MEMORY_MB = 1024
 _MESSAGE_CHARACTERS = 300
 _DECIMAL = re.compile(

@@ -35,7 +35,7 @@ class Translation:
 
 
 def translate(given: Keys) -> Translation:
-    """ConfigError where the settings together are no configuration."""
+    """The translation of these settings. ConfigError if the translated settings together are no configuration."""
     keys = completed(given)
     checker = SettingsChecker()
     objective = ObjectiveKeys(keys, checker)

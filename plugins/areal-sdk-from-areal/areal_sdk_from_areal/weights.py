@@ -41,7 +41,7 @@ def weight_outcome(key: str, value: JSON, keys: Keys, take: Take) -> KeyOutcome 
 
 
 def bounds_weights(keys: Keys) -> bool:
-    """Whether the file says anything on it."""
+    """Whether the file says anything on bounds of weights."""
     return any(key in RULES for key in keys)
 
 

@@ -133,7 +133,7 @@ class GymnasiumText(Environment):
 
 
 def _make(name: str, arguments: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
-    """ConfigError for an environment that cannot be made, or not rendered as text."""
+    """Make the environment. ConfigError if it cannot be made, or cannot be rendered as text."""
     given = {"render_mode": "ansi", **arguments} if render else arguments
     try:
         with warnings.catch_warnings():

@@ -11,7 +11,7 @@ from areal_sdk.records import wilson
 from areal_sdk_judge.agreement import kappa_of
 
 MIN_KAPPA = 0.4
-"""Agreement beyond chance. Where nearly all thumbs are up, a judge that always says yes agrees with nearly all."""
+"""Least agreement beyond chance. If nearly all thumbs are up, a judge that always says yes agrees with nearly all."""
 
 
 @dataclass(frozen=True, slots=True)

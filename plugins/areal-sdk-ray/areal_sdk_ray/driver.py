@@ -70,7 +70,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 
 def _reach(address: str) -> None:
-    """OSError if nobody listens at `address`: Ray itself would try for minutes."""
+    """Raise OSError if nobody listens at `address`: Ray itself would try for minutes."""
     if ":" in address and "://" not in address:
         with socket.create_connection(split_address(address), timeout=REACH_S):
             pass
@@ -205,7 +205,7 @@ class Driver(Placing):
 
 
 def demanded(processes: Sequence[Wanted], nodes: Sequence[NodeRoom]) -> list[Demand]:
-    """`gpus` of None is one GPU where there is any."""
+    """The demand of each process. A process with `gpus` of None gets one GPU if some node has GPUs."""
     has_gpus = any(node.gpus for node in nodes)
     return [
         Demand(
@@ -236,7 +236,7 @@ def own_versions() -> dict[str, str]:
 
 
 def check_versions(facts: Sequence[Mapping[str, Any]], own: Mapping[str, str]) -> None:
-    """`ProcessError` if a node has another version than `own` of what the run needs there."""
+    """Raise ProcessError if a node has another version than `own` of a package that the run needs there."""
     for fact in facts:
         for name, version in own.items():
             if (found := fact["versions"][name]) != version:

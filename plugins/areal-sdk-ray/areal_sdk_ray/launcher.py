@@ -37,7 +37,7 @@ WORKER_START_S = 300.0
 """Seconds that Ray may take to reserve room that is free, and then to start a Python process for
 each host: minutes, on a crowded machine."""
 SLACK_S = 30.0
-"""The driver's error is the one that is raised."""
+"""Seconds that the launcher waits longer than its driver, so that the driver's error is raised."""
 CONNECT_S = 90.0
 """Seconds for the processes of a job to connect, once their hosts run."""
 

@@ -129,6 +129,6 @@ def _shares(chosen: list[str], weights: Mapping[str, float]) -> list[float]:
 
 
 def _refuse_others(option: str, table: Mapping[str, object], chosen: list[str]) -> None:
-    """ConfigError for a name that is not among the families: its value would have no effect."""
+    """Raise ConfigError for a name that is not among the families: its value would have no effect."""
     if others := sorted(set(table) - set(chosen)):
         raise ConfigError(f"{option}: {others[0]!r} is not among the families of these tasks")

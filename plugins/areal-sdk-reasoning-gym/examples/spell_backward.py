@@ -17,7 +17,7 @@ WORDS = {"spell_backward": {"min_word_len": 3, "max_word_len": 3}}
 
 
 class SpellBackward(ReasoningGym):
-    """The environment without instructions: the whole answer is the word."""
+    """reasoning-gym without instructions to the model: its whole answer is the reversed word."""
 
     def __init__(self) -> None:
         super().__init__(instructions="")

@@ -86,7 +86,7 @@ def game_names() -> list[str]:
 
 
 def _make(name: str, arguments: Mapping[str, Any]) -> Any:
-    """ConfigError for a game that cannot be made here: some need words, services or a newer Python."""
+    """Make the game. ConfigError if it cannot be made here: some games need words, services or a newer Python."""
     if name not in game_names():
         raise ConfigError(f"textarena has no game {name!r}; it has {', '.join(game_names())}")
     try:

@@ -24,7 +24,7 @@ class RecordedCall:
     """The time, in any form that orders the calls of a trace."""
     prompt: list[Message]
     answer: Message
-    """An answer with the weight 0 is context."""
+    """The model's answer. One with the weight 0 is context."""
     place: Place
     tools: list[JSON] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)

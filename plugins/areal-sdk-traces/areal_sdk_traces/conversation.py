@@ -175,7 +175,7 @@ def flaws_of(messages: Sequence[Message]) -> list[str]:
 
 
 def check(messages: Sequence[Message]) -> None:
-    """BadRowError for messages that are no conversation."""
+    """Raise BadRowError for messages that are no conversation."""
     if not messages:
         raise BadRowError("no messages")
     if not any(message["role"] == "assistant" for message in messages):

@@ -84,7 +84,7 @@ def append(run: Path, *, session: str, by: str, said: Mapping[str, Any]) -> None
 
 
 class FollowedFeedback:
-    """The feedback of each session of a run that has some, by its id."""
+    """The feedback on a run's sessions, by the session's id; sessions without feedback are left out."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / FILE

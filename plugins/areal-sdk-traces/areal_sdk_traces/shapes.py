@@ -28,7 +28,7 @@ def text(value: object, what: str) -> str:
 
 
 def name_in(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of these fields that is there, which names the row; BadRowError without one."""
+    """The name of the row: the first of these fields that the row has. BadRowError if it has none."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, str) and value:

@@ -21,7 +21,7 @@ class Span:
     began: str
     attributes: JSON
     events: list[JSON]
-    """Each has `name` and `attributes`."""
+    """Events, each with `name` and `attributes`."""
     place: Place
     is_log: bool = False
 

@@ -18,7 +18,7 @@ SOME_LOST = 3
 
 
 class Backend(Protocol):
-    """The calls of each library for the events."""
+    """The methods that bring the events of a run to one library."""
 
     def metrics(self, *, step: int, values: dict[str, float]) -> None: ...
 

@@ -61,7 +61,7 @@ class Secret:
         return value
 
     def _masked(self, text: bytes) -> bytes:
-        """The text, each run of characters that are a part of the key replaced."""
+        """The text with `INSTEAD_OF_KEY` in place of the key and of its parts."""
         if not self._parts:
             return text
         lowered, kept, done = text.lower(), bytearray(), 0

@@ -199,7 +199,7 @@ async def _answered(read: Callable[[], Any]) -> web.Response:
 
 
 def encode(value: Any) -> bytes:
-    """JSON; what is no number (NaN) is null, and half a character, as in the name of a directory, is a mark."""
+    """The value as JSON. NaN becomes null, and half a character, as in the name of a directory, becomes a mark."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(value, option=options)

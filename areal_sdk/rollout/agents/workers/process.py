@@ -133,7 +133,7 @@ class AgentProcess(SessionCalls):
 
     @property
     def is_lost(self) -> bool:
-        """Whether a new worker must replace it."""
+        """Whether a new worker must replace this one."""
         return self.is_gone or self.is_condemned or self.is_retired
 
     def step_over(self, limit_s: float) -> Step | None:

@@ -41,7 +41,7 @@ class Distribution:
 
 
 def read_distribution(path: Path) -> Distribution:
-    """ConfigError: the file is no source distribution of pure Python with tests."""
+    """Read a source distribution. ConfigError if the file is none, or is not pure Python with tests."""
     with tempfile.TemporaryDirectory() as room:
         try:
             with tarfile.open(path) as archive:

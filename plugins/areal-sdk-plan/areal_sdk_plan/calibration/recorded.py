@@ -14,7 +14,7 @@ from areal_sdk_plan.workload import EpisodeShape, TurnShape, Workload
 WARM_STEPS = 3
 """First steps of a run, in which everything is computed for the first time."""
 MIN_STEPS = 8
-"""A run with fewer steps after these is too short to calibrate from."""
+"""Fewest steps after these: a shorter run is too short to calibrate from."""
 MIN_EPISODES = 32
 MAX_EPISODES = 3000
 """Maximum number of episodes that are read, the newest: more would not make the fit better."""
@@ -55,7 +55,7 @@ class RecordedRun:
 
     @classmethod
     def read(cls, run: Run, *, least_steps: int = MIN_STEPS) -> "RecordedRun":
-        """ConfigError where the run has fewer than `least_steps` after the first ones."""
+        """Read a run. ConfigError if it has fewer than `least_steps` steps after the first ones."""
         steps = run.metrics()
         if len(steps) < WARM_STEPS + least_steps:
             raise ConfigError(

@@ -136,7 +136,7 @@ VARIES = 0.1
 def _slope(
     each_token: Floats, seconds: Floats, ranks: Floats, notes: list[str]
 ) -> tuple[float, float]:
-    """Seconds a token and seconds a step of one rank; with runs of several ranks only, of those."""
+    """Seconds a token and seconds a step of one rank, from the runs with the fewest ranks."""
     alone = ranks == ranks.min()
     tokens, took = each_token[alone], seconds[alone]
     if float(tokens.std() / tokens.mean()) > VARIES:

@@ -35,7 +35,7 @@ _OPTIONAL = re.compile(r"batch/(outcome/|source/.*/reward$)")
 
 
 def read(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
-    """`names`: a regular expression of further metrics."""
+    """The curves of the run's metrics. `names`: a regular expression of further metrics."""
     pattern = _pattern(query.get("names") or "(?!)")
     warm, steps = steps_of(run, "sft"), steps_of(run)
     names = dict.fromkeys(key for step in steps for key, value in step.items() if is_number(value))

@@ -31,7 +31,7 @@ def plan(library: Library, name: str, query: Mapping[str, str]) -> dict[str, Any
 
 @lru_cache(maxsize=8)
 def _again(run: Path, size: int) -> Any:
-    """`size`: a run that has doubled is read again."""
+    """The plan's simulation of the run. `size` grows when the run has doubled: the simulation is then made again."""
     try:
         from areal_sdk_plan.again import play_again
     except ImportError:

@@ -15,7 +15,7 @@ from areal_sdk_view.library import NotThereError, OpenRun
 WINDOWS = 12
 """A task's attempts are seen in so many windows of equal numbers of them, at most."""
 LEAST = 3
-"""Attempts in a window."""
+"""Fewest attempts in a window."""
 HIGH, LOW = 0.8, 0.2
 """Parts of the range of rewards: a task at `HIGH` is known, at `LOW` it is not."""
 GAIN = 0.3
