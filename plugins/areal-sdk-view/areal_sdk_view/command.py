@@ -49,9 +49,9 @@ def view(
             from areal_sdk_view.export import export
 
             if not runs or not all((root / "config.toml").is_file() for root in roots):
-                raise click.UsageError(
-                    "--export writes the runs that you name: give their directories"
-                )
+                raise click.UsageError("--export writes runs that you name: give their directories")
+            if not page.parent.is_dir():
+                raise click.UsageError(f"no directory {page.parent} for the page: make it first")
             page.write_bytes(export(*roots, num_episodes=episodes))
             size = page.stat().st_size / 1e6
             click.echo(f"{page}: {size:.1f} MB; open it in any browser, offline")

@@ -144,6 +144,16 @@ def test_small_groups_of_a_kind_are_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert (rare["num"], rare["num_endings"], rare["is_rare"], rare["name"]) == (2, 2, True, {})
 
 
+def test_endings_of_random_text_are_one_group_beside_those_that_come_again(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "run")
+    texts = [f"{chr(0x4E00 + 7 * number)}{chr(0x5E00 + 11 * number)}" for number in range(60)]
+    for number, text in enumerate(["denied"] * 8 + texts):
+        run.drop(fail(number, tool=f"error {text}"), "truncated")
+    answer = failures.group(opened(run), {})
+    assert answer["num_groups"] <= failures.MAX_NAMED + 1
+    assert {(one["num"], one["is_rare"]) for one in answer["groups"]} == {(8, False), (60, True)}
+
+
 def test_a_run_without_the_split_train_shows_the_failures_of_the_split_that_it_has(
     tmp_path: Path,
 ) -> None:

@@ -198,6 +198,59 @@ async def test_more_runs_than_are_put_side_by_side_have_no_link_to_that(
     check(page, address)
 
 
+async def test_a_log_without_a_line_is_told_from_a_search_that_found_none(
+    page: Page, address: str, runs: Path
+) -> None:
+    log = runs / "guess-1/logs/engine.log"
+    for text, said in (("", "This log is empty"), ("ready", "No line that was read has this text")):
+        log.write_text(text)
+        await page.open(f"{address}/?token={TOKEN}#run/guess-1/logs?find=absent")
+        await page.run("location.reload(); 1")
+        await page.until(f"document.querySelector('pre.log')?.innerText.startsWith({said!r})")
+    check(page, address)
+
+
+async def test_the_theme_of_the_system_is_followed_until_another_is_chosen(
+    page: Page, address: str
+) -> None:
+    async def system(theme: str) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": theme}
+        await page.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    await system("light")
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/curves")
+    await system("dark")
+    await page.until("document.documentElement.dataset.theme === 'dark'")
+    await page.press("d")
+    assert await page.run("document.documentElement.dataset.theme") == "light"
+    await system("light")
+    await system("dark")
+    assert await page.run("document.documentElement.dataset.theme") == "light"
+    check(page, address)
+
+
+async def test_a_count_keeps_all_its_digits_and_the_marks_of_an_axis_differ(
+    page: Page, address: str
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}")
+    said = "import('/static/parts/words.js').then((w) => [1344, 5.5461, 4.56e-14].map((n) => w.number(n)))"
+    assert await page.run(said) == ["1,344", "5.55", "4.6e-14"]
+    painted = """(async () => {
+        const { chart } = await import('/static/pictures/chart.js');
+        const said = [];
+        const paint = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...at) { said.push(text); paint.call(this, text, ...at); };
+        document.body.append(chart({ title: 'entropy', lines: [{ label: 'entropy', points: [[1, 5.545], [2, 5.551], [3, 5.548]] }] }));
+        await new Promise((done) => setTimeout(done, 500));
+        CanvasRenderingContext2D.prototype.fillText = paint;
+        return said;
+    })()"""
+    marks = await page.run(painted)
+    assert len(marks) == len({*marks}) > 3, marks
+    assert [mark for mark in marks if float(mark) < 4] == ["1", "2", "3"]
+    check(page, address)
+
+
 async def test_an_earlier_part_of_a_log_is_read_once_however_often_it_is_asked_for(
     page: Page, address: str, runs: Path
 ) -> None:
@@ -341,5 +394,9 @@ async def test_an_exported_page_of_several_runs_opens_with_their_comparison(
 
 
 def test_an_export_names_what_it_is_to_write(runs: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "none/page.html"
+    result = CliRunner().invoke(view, [str(runs / "guess-1"), "--export", str(missing)])
+    assert result.exit_code == 2
+    assert f"no directory {missing.parent} for the page: make it first" in result.output
     result = CliRunner().invoke(view, [str(runs), "--export", str(tmp_path / "page.html")])
     assert "give their directories" in result.output

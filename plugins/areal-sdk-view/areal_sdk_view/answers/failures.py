@@ -11,6 +11,8 @@ from areal_sdk_view.answers.likeness import cluster, in_common
 from areal_sdk_view.library import NotThereError, OpenRun
 
 MAX_GROUPS = 60
+MAX_NAMED = 20
+"""Groups of one kind: where endings are random text, nearly every one is a group of its own."""
 MAX_READ = 500
 """Maximum number of episodes of one kind that are read; the size of a group of a larger kind is an estimate."""
 RARE = 0.002
@@ -25,7 +27,7 @@ def group(run: OpenRun, query: Mapping[str, str]) -> JSON:
     """The groups of failed episodes of `split`, largest first, each with its course over the versions and examples.
 
     `name` is what the members have in common, by field: nothing for the groups of a kind that are too small to be
-    shown, which are one (`is_rare`). `num` is an estimate if only some episodes of the kind were read.
+    shown, or too many, which are one (`is_rare`). `num` is an estimate if only some episodes of the kind were read.
     """
     split = split_of(run, query)
     of_split = [one for one in run.episodes if one.split == split]
@@ -92,22 +94,22 @@ def _of_kind(
     for place, ending in enumerate(endings_of(run, read, run.endings)):
         by_ending[ending].append(place)
     scale = len(failed) / len(read)
-    named: list[list[Ending]] = []
-    rare: list[Ending] = []
-    for endings in cluster({ending: len(places) for ending, places in by_ending.items()}):
-        is_rare = scale * sum(len(by_ending[one]) for one in endings) <= least
-        rare.extend(endings) if is_rare else named.append(endings)
+    sizes = {ending: len(places) for ending, places in by_ending.items()}
+    groups = [(sum(map(sizes.__getitem__, one)), one) for one in cluster(sizes)]
+    most = [0, *sorted(size for size, _ in groups)][:-MAX_NAMED]
+    least = max([least / scale, *most[-1:]])
+    named = [one for size, one in groups if size > least]
+    rare = [ending for size, one in groups if size <= least for ending in one]
     found = []
     for endings in [*named, rare] if rare else named:
-        counts = {one: len(by_ending[one]) for one in endings}
+        counts = {one: sizes[one] for one in endings}
         places = sorted(place for one in endings for place in by_ending[one])
         typical = "rare" if endings is rare else repr(min(counts, key=lambda e: (-counts[e], e)))
         digest = hashlib.blake2b(f"{kind} {typical}".encode(), digest_size=5).hexdigest()
         group = {"kind": kind, "num": round(scale * len(places)), "id": f"{split}:{digest}"}
-        names = {} if endings is rare else in_common(counts)
         size = {"num_endings": len(endings), "is_estimate": scale > 1.0, "is_rare": endings is rare}
-        members = [read[place] for place in places]
-        found.append({**group, **size, "name": names, "members": members})
+        name = {} if endings is rare else in_common(counts)
+        found.append({**group, **size, "name": name, "members": [read[one] for one in places]})
     return found
 
 

@@ -8,7 +8,6 @@ from areal_sdk.records import FollowedRun, overview_of
 from areal_sdk_view.library import NotThereError
 from areal_sdk_view.notes import read_note
 
-_OF_VERDICT = ("missing", "figures", "cure")
 LOG_PART = 100_000
 """Bytes of a log in one answer."""
 
@@ -25,7 +24,7 @@ def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
         "overview": (about := overview_of(run_dir.path)) and about.to_json(),
         "settings": run_dir.read_config(),
         "plugins": run_dir.read_plugins(),
-        "verdict": verdict and {name: getattr(verdict, name) for name in _OF_VERDICT},
+        "verdict": verdict and {of: getattr(verdict, of) for of in ("missing", "figures", "cure")},
         "note": read_note(run_dir.path),
         "ledger": run_dir.read_ledger(),
         "is_running": run_dir.is_in_use(),

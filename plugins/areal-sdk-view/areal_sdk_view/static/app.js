@@ -10,7 +10,8 @@ import { runs } from "./places/runs.js";
 
 const PAGES = { runs, run, compare };
 const REFRESH_MS = 5000; // a change after a quiet time is shown at once
-
+const system = matchMedia("(prefers-color-scheme: dark)");
+let chosenTheme = null;
 let view = {};
 let closeStream = () => {};
 let streamed = null;
@@ -74,14 +75,14 @@ function crumbs(parts) {
 }
 
 function theme() {
-  const now = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  setTheme(now);
-  try { localStorage.setItem("theme", now); } catch { /* a page from a file may have no storage */ }
+  chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  try { localStorage.setItem("theme", chosenTheme); } catch { /* a page from a file may have no storage */ }
+  setTheme();
   show();
 }
 
-function setTheme(name) {
-  document.documentElement.dataset.theme = name;
+function setTheme() {
+  document.documentElement.dataset.theme = chosenTheme ?? (system.matches ? "dark" : "light");
   forget();
 }
 
@@ -117,9 +118,8 @@ function pressed(event) {
 }
 
 async function begin() {
-  let stored = null;
-  try { stored = localStorage.getItem("theme"); } catch { /* as above */ }
-  setTheme(stored ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  try { chosenTheme = localStorage.getItem("theme"); } catch { /* as above */ }
+  setTheme();
   const block = document.getElementById("carried");
   if (block) {
     const bytes = Uint8Array.from(atob(block.textContent.trim()), (c) => c.charCodeAt(0));
@@ -128,6 +128,7 @@ async function begin() {
     if (!location.hash) history.replaceState(null, "", text.start);
   }
   addEventListener("hashchange", show);
+  system.addEventListener("change", () => { if (!chosenTheme) { setTheme(); show(); } });
   addEventListener("keydown", pressed);
   await show();
   if (isExported()) say("An exported page: it holds what was recorded when it was written");

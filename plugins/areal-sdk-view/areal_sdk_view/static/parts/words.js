@@ -6,8 +6,8 @@ export function number(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1e9) return `${(value / 1e9).toPrecision(digits)} G`;
   if (size >= 1e6) return `${(value / 1e6).toPrecision(digits)} M`;
-  if (size >= 1e4) return Math.round(value).toLocaleString("en");
-  if (size < 1e-3) return value.toExponential(1);
+  if (size >= 1e4 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
+  if (size < 1e-3) return value.toExponential(digits - 2);
   return String(Number(value.toPrecision(digits)));
 }
 

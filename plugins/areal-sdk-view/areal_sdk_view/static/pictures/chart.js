@@ -4,7 +4,7 @@ import { colour, series as seriesColour } from "../parts/colours.js";
 import { h, replace } from "../parts/dom.js";
 import { number } from "../parts/words.js";
 
-const PAD = { left: 46, right: 10, top: 8, bottom: 20 };
+const PAD = { left: 54, right: 10, top: 8, bottom: 20 };
 const cursor = new EventTarget();
 let cursorX = null;
 
@@ -24,9 +24,7 @@ export function chart({ title, lines, events = [], height = 150, range = null, x
   const drawn = lines.map((line, n) => ({ ...line, colour: line.colour ?? seriesColour(n), shown: smooth ? smoothed(line.points, smooth) : line.points }));
   const xs = [...new Set(drawn.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
   let box = null;
-  let dragFrom = null;
-  let dragTo = null;
-  let zoomFrom = null; // where Enter was pressed first
+  let [dragFrom, dragTo, zoomFrom] = [null, null, null]; // zoomFrom: where Enter was pressed first
 
   function draw() {
     const ratio = devicePixelRatio || 1;
@@ -41,7 +39,7 @@ export function chart({ title, lines, events = [], height = 150, range = null, x
     for (const event of events) mark(pen, box, event);
     pen.save();
     pen.beginPath();
-    pen.rect(PAD.left, 0, width - PAD.left - PAD.right, height - PAD.bottom + 2);
+    pen.rect(PAD.left - 3, 0, width - PAD.left - PAD.right + 6, height - PAD.bottom + 2);
     pen.clip();
     for (const line of drawn) band(pen, box, line);
     for (const line of drawn) stroke(pen, box, line, smooth);
@@ -162,9 +160,8 @@ export function ticks(low, high, wanted) {
   const raw = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((m) => m * power >= raw) * power;
-  const found = [];
-  for (let n = Math.ceil(low / step); n * step <= high + step * 1e-9; n += 1) found.push(n * step);
-  return found;
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, n) => (first + n) * step);
 }
 
 function axes(pen, box, xLabel) {
@@ -175,15 +172,16 @@ function axes(pen, box, xLabel) {
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   const rows = box.log ? [...new Set([box.y0, Math.sqrt(box.y0 * box.y1), box.y1])] : ticks(box.y0, box.y1, box.height / 45);
+  const digits = box.log || rows.length < 2 ? 3 : Math.max(3, Math.ceil(Math.log10(Math.max(...rows.map(Math.abs)) / (rows[1] - rows[0]))) + 1);
   for (const y of rows) {
     const at = Math.round(box.y(y)) + 0.5;
     pen.globalAlpha = 0.6;
     pen.beginPath(); pen.moveTo(PAD.left, at); pen.lineTo(box.width - PAD.right, at); pen.stroke();
     pen.globalAlpha = 1;
-    pen.fillText(number(y), PAD.left - 6, at);
+    pen.fillText(number(y, digits), PAD.left - 6, at);
   }
   pen.textBaseline = "alphabetic";
-  const columns = ticks(box.x0, box.x1, box.width / 80);
+  const columns = ticks(box.x0, box.x1, box.width / 80).filter((x) => xLabel !== "step" || Number.isInteger(x));
   for (const x of columns) {
     pen.textAlign = x === columns.at(-1) && box.x(x) > box.width - 30 ? "right" : "center";
     pen.fillText(number(x, 4), box.x(x), box.height - 5);

@@ -97,5 +97,5 @@ export async function episodes(root, { run, query }) {
 export function fate(one) {
   if (one.step !== null) return `step ${one.step}`;
   if (one.dropped) return h("span", { class: "pill bad" }, one.dropped.replaceAll("_", " "));
-  return one.split;
+  return one.split === "train" ? "not trained" : one.split;
 }

@@ -17,7 +17,7 @@ export async function logs(root, { run, query }) {
   function draw() {
     const needle = find.value.toLowerCase();
     const lines = needle ? answer.text.split("\n").filter((line) => line.toLowerCase().includes(needle)) : [answer.text];
-    replace(body, lines.join("\n") || "(nothing)");
+    replace(body, lines.join("\n") || (answer.text ? "No line that was read has this text." : "This log is empty: the process printed nothing."));
     more.hidden = !answer.since;
     replace(more, `Earlier: ${count(answer.since)} bytes are left`);
   }
