@@ -50,7 +50,7 @@ def fork(
     Agent, environment and rewards run again. The turns before K are answered from the record.
 
     \b
-    areal-sdk fork runs/Capitals-DATE-TIME eval.eval-3.0 --turn 1 --model runs/Capitals-DATE-TIME/checkpoints/step-000040
+    areal-sdk fork runs/Capitals-DATE-TIME after-eval.eval-3.0 --turn 1 --model runs/Capitals-DATE-TIME/checkpoints/step-000040
     """
     import orjson
 

@@ -36,7 +36,7 @@ def reread(
     that sampled the episode.
 
     \b
-    areal-sdk reread runs/Capitals-DATE-TIME eval.eval-3.0
+    areal-sdk reread runs/Capitals-DATE-TIME after-eval.eval-3.0
     areal-sdk reread runs/Capitals-DATE-TIME train-12.0 --model step-000020 --model step-000040
     """
     import orjson
