@@ -102,7 +102,7 @@ def _check_one_is_named(config: Config) -> None:
     given = {"agent": config.agent, "env": config.env, "command": config.command}
     named = [f"{name} {value!r}" for name, value in given.items() if value]
     if len(named) > 1:
-        raise ConfigError(f"{' and '.join(named)}: give one of them")
+        raise ConfigError(f"{' and '.join(named)}: give one of them (options of a file: [agent])")
 
 
 def command_program(config: Config, line: str) -> Program:
