@@ -47,7 +47,7 @@ OF_WIDEST = 0.75
 """Share of the widest spread so far that a calm step must have to count. In a nearly solved run few groups bring a
 gradient. Their updates move little, and a rate that rose meanwhile was far too large for the next full batch."""
 TRIES = 6
-"""Shares of an update that are tried at most. The largest within the bound stays, or none of the update."""
+"""Maximum number of shares of an update that are tried. The largest within the bound stays, or none of the update."""
 LEAST = 1e-6
 """Share of the bound below which a KL counts as none, since its logarithm would mean nothing."""
 TRIFLE = 0.01

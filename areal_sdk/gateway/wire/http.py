@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _LEAST_LIMIT = 4 * 1024 * 1024
-"""Bytes that any body may have. Tools, metadata and escapes are in a body too, whatever the context."""
+"""Number of bytes that any body may have. Tools, metadata and escapes are in a body too, whatever the context."""
 
 _JSON_BYTES = 6
 """Bytes of one character that is written as an escape."""

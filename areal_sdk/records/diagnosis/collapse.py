@@ -26,7 +26,7 @@ FIRST, MOVED = 6, 0.3
 """Number of batches that measure the weights with which a run begins, and KL in nats of the policy's way that ends
 the measurement."""
 BETTER_IN = 6
-"""Batches that must be better on average for weights to be worth keeping."""
+"""Number of batches that must be better on average for weights to be worth keeping."""
 PROOF = 3
 """Number of batches that a candidate must sample itself before it replaces the kept weights: the candidate may be the
 step that fell."""
@@ -35,19 +35,19 @@ APART = 10
 BETTER, BETTER_BY = 1.5, 0.02
 """An improvement is clear from this many standard errors on, and from this share of the scale on."""
 SURE = 5.0
-"""Standard errors of a loss that is not chance."""
+"""Number of standard errors from which a loss is not chance."""
 SURE_ALARMED = 3.5
-"""Standard errors that are enough if entropy, truncation or KL show trouble too."""
+"""Number of standard errors that is enough if entropy, truncation or KL show trouble too."""
 REACH = 3.0
 """Factor by which the way of a policy may be longer than the sum over its steps: each step is measured on a sample."""
 JUMP = 0.3
-"""KL of a step in nats a token that is an alarm: the verdict calls it a jump."""
+"""KL of a step, in nats a token, from which the step is an alarm: the verdict calls it a jump."""
 FAR = 1.0
-"""KL to the policies that sampled, after a step, that is an alarm."""
+"""KL, in nats a token, to the policies that sampled a batch, from which the step is an alarm."""
 CUT = 0.3
 """Share of the episodes by which truncation must grow for an alarm."""
 RECENT = 6
-"""Steps in which an alarm is looked for."""
+"""Number of latest steps in which an alarm is looked for."""
 UNKNOWN = 1.0
 """KL that is assumed for a step without a measurement: far enough for any loss."""
 ENOUGH = 8

@@ -34,7 +34,7 @@ NO_CHOICE = 1000.0
 NUM_LIKELIEST = 4
 """Number of tokens that are kept at each place, the likeliest first."""
 AT_ONCE = 32
-"""Requests in flight. They share their beginning, so together they cost little more than one."""
+"""Number of requests in flight. They share their beginning, so together they cost little more than one."""
 CERTAIN = -1e-6
 """Logprob that no reading of real text has at every token."""
 

@@ -41,7 +41,7 @@ class CommandEnd:
 
 
 class Machine:
-    """Use `Machine.started(...)`."""
+    """A sandbox in which commands run one after another. `Machine.started(...)` starts one."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ _MAX_BODY = 64 << 20
 
 
 class Relay:
-    """Use `relayed(...)`."""
+    """A relay of model calls from a sandbox to a session. `relayed(...)` starts one."""
 
     def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner

@@ -28,7 +28,7 @@ class Certificate:
     """The number of thumbs for which the judge found the next message clear."""
     num_agreed: int
     agreement: tuple[float, float, float]
-    """Share of the judged that agree with the thumb, with its 95 % interval."""
+    """Share of the verdicts that agree with the thumb, with its 95 % interval."""
     abstained: tuple[float, float, float]
     """Share of the thumbs without a verdict, with its 95 % interval."""
     kappa: float | None

@@ -20,7 +20,7 @@ PORT = "{port}"
 FIRST_LOOK_S = 0.05
 """Seconds until the first look whether a server answers; each later look waits twice as long, up to a second."""
 LAST_WORDS = 500
-"""Characters of a server's output that an error quotes."""
+"""Number of characters of a server's output that an error quotes."""
 
 
 class Server:

@@ -90,7 +90,7 @@ HOP_S = 5e-6
 REDUCE_S, FAR_REDUCE_S = 12e-6, 50e-6
 """Seconds of the all-reduce of an engine's GPUs, twice a layer: in a node, and between nodes."""
 MICROBATCH = 32_768
-"""Tokens for which a rank gathers the weights once more."""
+"""Number of tokens after which a rank gathers the weights once more."""
 
 
 def engine_speed(

@@ -39,7 +39,7 @@ class EpisodeShape:
 
     @property
     def num_trained_row(self) -> int:
-        """Tokens that the trainer computes for it: the last prompt with its answer."""
+        """Tokens that the trainer computes for the episode: the last prompt with its answer."""
         if not self.turns:
             return 0
         last = self.turns[-1]

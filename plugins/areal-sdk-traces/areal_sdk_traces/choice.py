@@ -16,7 +16,7 @@ class Choice:
     score_name: str = ""
     """The score that counts; empty: `Conversation.score` decides."""
     tags: tuple[str, ...] = ()
-    """Tags that a conversation must have, all of them."""
+    """Tags that a conversation must all have."""
     users: tuple[str, ...] = ()
     """Users whose conversations are kept. Empty: those of all users."""
 

@@ -11,7 +11,7 @@ RUN_TAG = "areal_sdk.run"
 MAX_PARAM = 500
 """Maximum number of characters of a parameter; settings.json has all of them."""
 BATCH = 100
-"""Parameters that MLflow takes at once."""
+"""Number of parameters that MLflow takes at once."""
 
 
 def begin(

@@ -17,7 +17,7 @@ from areal_sdk_sandbox import Limits
 INSIDE = Path(__file__).parent / "inside"
 _WALL_S = 3600.0
 _TRIES = 10
-"""Mutants that are tried for each task: many change nothing that a test sees."""
+"""Number of mutants that are tried for each task: many change nothing that a test sees."""
 _MOST_FAILING = 0.5
 """The share of failing tests above which a mutant says nothing about its place: the package cannot be imported, say."""
 
@@ -29,7 +29,7 @@ class Broken:
     file: str
     mutant: Mutant
     passing: tuple[str, ...]
-    """The tests that pass without the change, each time."""
+    """The tests that passed in every run without the change."""
     failing: tuple[str, ...]
 
 

@@ -27,7 +27,7 @@ from areal_sdk_plan.simulation.setup import Setup
 from areal_sdk_plan.simulation.under_way import BatchWait, Delivery, StepUnderWay
 
 PATIENCE = 300
-"""Events for each model call of a batch, after which a run without a step makes no progress."""
+"""Number of events for each model call of a batch, after which a run without a step makes no progress."""
 
 
 def simulate(setup: Setup, *, steps: int = 40, warm: int = 5, seed: int = 0) -> Forecast:

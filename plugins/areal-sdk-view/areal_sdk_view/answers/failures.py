@@ -123,7 +123,7 @@ def _drawn(failed: Sequence[EpisodeSummary]) -> Sequence[EpisodeSummary]:
 
 
 def _course(members: Sequence[EpisodeSummary], low: int, high: int) -> JSON:
-    """The members over the versions, and some of them."""
+    """The number of tasks, of members over the versions, and some members as examples."""
     num_bins = min(BINS, high - low + 1)
     bins = Counter(((one.version or 0) - low) * num_bins // (high - low + 1) for one in members)
     examples = members[:: max(1, len(members) // EXAMPLES)][:EXAMPLES]

@@ -53,7 +53,7 @@ def _distances(endings: Sequence[Ending], sizes: Matrix) -> Matrix:
 
 
 def _average_linkage(distances: Matrix, sizes: Matrix) -> list[list[int]]:
-    """Rows in groups: the two nearest become one, until none are nearer than `CUT`."""
+    """Groups of rows: the two nearest groups become one, until no two are nearer than `CUT`."""
     num = len(distances)
     members = {row: [row] for row in range(num)}
     between, sizes = distances.copy(), sizes.copy()

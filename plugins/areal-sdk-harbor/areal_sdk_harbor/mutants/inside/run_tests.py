@@ -1,7 +1,7 @@
 """Runs the tests of a distribution with pytest, and reports by name which passed. It runs in the sandbox, as `python3 -I`.
 
-`run_tests.py ROOT PLACE REPORT FILE...`: sources are imported from ROOT/PLACE. A token comes on stdin. Without the token and
-all names, as after an exit, a report says nothing.
+`run_tests.py ROOT PLACE REPORT FILE...`: sources are imported from ROOT/PLACE. The token that comes on stdin is in the report: a
+report without it does not count. The report is written last, so a run that exits early passes nothing.
 """
 
 import json
