@@ -1,7 +1,7 @@
 """Tables and lines that commands print at their end: the run, its evaluations, its notices, and what to type next."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,6 @@ def print_summary(summary: "RunSummary") -> None:
     steps = counted(summary.steps, "step")
     click.echo(f"\n{steps} in {clock(training)} of training{in_all}; ended: {summary.ended}")
     click.echo(f"run directory: {summary.run_dir}")
-    from areal_sdk.records.diagnosis.verdict import verdict_of_run
     from areal_sdk.telemetry import RunDir
 
     run_dir = RunDir(Path(summary.run_dir))
@@ -59,10 +58,8 @@ def print_summary(summary: "RunSummary") -> None:
         click.echo(f"warning: {warning}")
     for line in notice_lines(run_dir):
         click.echo(line)
-    if verdict := verdict_of_run(run_dir):
-        click.echo(f"verdict: {verdict}")
-        if verdict.missing is not None:
-            click.echo(f"look for faults: areal-sdk why {shlex.quote(summary.run_dir)}")
+    for line in verdict_lines(run_dir):
+        click.echo(line)
     if summary.ended == "interrupted":
         click.echo(summary.lost)
         click.echo(f"go on with: {run_dir.how_to_resume()}")
@@ -70,6 +67,24 @@ def print_summary(summary: "RunSummary") -> None:
     was_measured = bool(summary.before or summary.after or summary.had_ended)
     for line in what_next(run_dir, was_measured=was_measured):
         click.echo(line)
+
+
+def verdict_lines(run_dir: "RunDir") -> Iterator[str]:
+    """The verdict on the run. Steps alone may look healthy where its episodes do not: then their first fault as well."""
+    from areal_sdk.records.diagnosis.verdict import verdict_of_run
+    from areal_sdk.records.diagnosis.why import why
+
+    if (verdict := verdict_of_run(run_dir)) is None:
+        return
+    yield f"verdict: {verdict}"
+    hidden = []
+    if verdict.missing is None:  # of a solved run the verdict has told
+        faults = why(run_dir).findings
+        hidden = [one for one in faults if not one.costs_time and "solved" not in one.fault]
+    for fault in hidden[:1]:
+        yield f"and yet {fault}: {fault.cure}"
+    if hidden or verdict.missing is not None:
+        yield f"look for faults: areal-sdk why {shlex.quote(str(run_dir.path))}"
 
 
 def notice_lines(run_dir: "RunDir") -> list[str]:

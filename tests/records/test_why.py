@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from areal_sdk.cli.records.why import why as command
+from areal_sdk.cli.summary import verdict_lines
 from areal_sdk.records import wilson
 from areal_sdk.records.diagnosis.course import windows
 from areal_sdk.records.diagnosis.rules import steps as rules_of_steps
@@ -75,6 +76,30 @@ async def test_a_healthy_run_has_no_fault(tmp_path: Path, name: str) -> None:
     diagnosis = why(RunDir.open(tmp_path / name))
     assert diagnosis.findings == ()
     assert diagnosis.course.startswith("flat: " if name == "a flat run" else "healthy: ")
+
+
+PAID = [name for name, (fault, _) in {**FAULTS, **APART, **KEPT}.items() if "hacked" in fault]
+
+
+@pytest.mark.parametrize("name", PAID)
+async def test_the_end_of_a_run_names_a_fault_that_its_steps_hide(
+    tmp_path: Path, name: str
+) -> None:
+    fault, write = {**FAULTS, **APART, **KEPT}[name]
+    await write(tmp_path / name)
+    run = RunDir.open(tmp_path / name)
+    lines = [*verdict_lines(run)]
+    if (verdict := verdict_of_run(run)) is not None and verdict.missing is None:
+        assert lines[1].startswith(f"and yet {fault}: ")
+    assert lines[-1].startswith("look for faults: areal-sdk why ")
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+async def test_the_end_of_a_healthy_run_names_none(tmp_path: Path, name: str) -> None:
+    await HEALTHY[name](tmp_path / name)
+    lines = [*verdict_lines(RunDir.open(tmp_path / name))]
+    assert len(lines) == 1 or name == "a flat run"
+    assert not any(line.startswith("and yet") for line in lines)
 
 
 RUNS_OF_TASKS = {
