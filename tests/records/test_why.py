@@ -318,6 +318,32 @@ async def test_garbled_output_of_a_model_that_was_never_trained_asks_for_a_warm_
     assert ("areal-sdk doctor model" in finding.cure) is is_taught
 
 
+async def test_a_model_that_no_step_has_updated_is_known_by_what_it_sampled(tmp_path: Path) -> None:
+    steps = [{**one} for one in recorded(FLAT)]
+    for one in steps:
+        one.pop("train/entropy", None)
+    played = with_text(await usual(), "\ufffd" * 20)
+    turns = (replace(turn, logprobs=(-5.5,) * len(turn.logprobs)) for turn in played.turns)
+    untaught = replace(played, turns=tuple(turns))
+    write_run(tmp_path / "run", steps, untaught)
+    (finding, *_) = why(RunDir.open(tmp_path / "run")).findings
+    assert finding.fault == "garbled output"
+    assert "sft.steps" in finding.cure
+
+
+@pytest.mark.parametrize(("said", "is_silent"), [("", True), (" \n", True), ("Wrong.", False)])
+async def test_an_environment_that_says_nothing_is_found(
+    tmp_path: Path, said: str, is_silent: bool
+) -> None:
+    one = await usual()
+    told = ({"role": "user", "content": said},)
+    later_turns = (replace(turn, new_messages=told) for turn in one.turns[1:])
+    silent = replace(one, turns=(one.turns[0], *later_turns))
+    write_run(tmp_path / "run", recorded(FLAT), silent)
+    faults = [finding.fault for finding in why(RunDir.open(tmp_path / "run")).findings]
+    assert faults == ["empty observations"] * is_silent
+
+
 async def test_a_run_that_an_error_ended_is_told_with_the_error(tmp_path: Path) -> None:
     write_run(tmp_path / "run", recorded(FLAT)[:3], await usual())
     metrics = MetricsLog(tmp_path / "run" / "metrics.jsonl")
@@ -461,6 +487,22 @@ async def test_a_reward_that_pays_for_answers_that_the_limit_cuts_is_hacked(tmp_
     assert "the limit cuts 100% of the answers (31% before)" in finding.found
     assert "rollout.truncated" in finding.cure
     assert why(paid(tmp_path / "costs", -1.0)).findings == ()
+
+
+async def test_a_reward_of_nothing_but_length_is_hacked_by_it_however_far_it_came(
+    tmp_path: Path,
+) -> None:
+    def change(one: Episode, part: float, chance: random.Random) -> Episode:
+        count = round(later(20, 26)(part) * chance.uniform(0.6, 1.0))
+        return replace(
+            of_length(one, count), outcome=Outcome.scored(count / 48, success=count < 12)
+        )
+
+    courses = {"reward": (0.3, 0.45), "success": (0.7, 0.1), "sampled_tokens": (16, 21)}
+    steps = recorded(FLAT, **{f"batch__{name}": later(*ends) for name, ends in courses.items()})
+    write_run(tmp_path / "run", steps, await usual(), change=change)
+    cures = {one.fault: one.cure for one in why(RunDir.open(tmp_path / "run")).findings}
+    assert "bound it" in cures["reward hacked by length"]
 
 
 def evaluated(step: int, share: float, num: int = 100) -> dict[str, Any]:

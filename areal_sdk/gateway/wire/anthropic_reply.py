@@ -26,12 +26,7 @@ class MessagesReply:
         self._shows_thinking = (fields.mapping("thinking") or {}).get("type") in _THINKS
         self.requests: Sequence[ChatRequest] = (parse(fields, max_new_tokens=limit),)
         self.id = session.new_reply_id("msg_")
-        self._head = {
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-        }
+        self._head = {"id": self.id, "type": "message", "role": "assistant", "model": model}
         self._num_input = 0
         self._num_blocks = 0
         self._open: str | None = None
@@ -186,10 +181,7 @@ def _stop(done: Completed) -> dict[str, Any]:
         reason = "max_tokens"
     else:
         reason = "stop_sequence" if isinstance(matched, str) else "end_turn"
-    return {
-        "stop_reason": reason,
-        "stop_sequence": matched if reason == "stop_sequence" else None,
-    }
+    return {"stop_reason": reason, "stop_sequence": matched if reason == "stop_sequence" else None}
 
 
 def _no_usage() -> dict[str, Any]:

@@ -7,12 +7,7 @@ from areal_sdk.errors import CallTimeoutError
 from areal_sdk.process.channel import Channel
 from areal_sdk.process.child import Child
 from areal_sdk.process.frames import JSON, Buffer, ChildReply
-from areal_sdk.process.services.contract import (
-    Answer,
-    Service,
-    Stream,
-    method_of,
-)
+from areal_sdk.process.services.contract import Answer, Service, Stream, method_of
 
 S = TypeVar("S", bound=Service, contravariant=True)
 R = TypeVar("R")
@@ -23,12 +18,7 @@ class WayToProcess(Protocol):
     """The way to a process: a `Child`, a pool of them, or the `Channel` to the main process."""
 
     async def call(
-        self,
-        method: str,
-        payload: JSON = None,
-        buffers: Sequence[Buffer] = (),
-        *,
-        timeout_s: float,
+        self, method: str, payload: JSON = None, buffers: Sequence[Buffer] = (), *, timeout_s: float
     ) -> ChildReply: ...
 
 
@@ -39,10 +29,7 @@ class Client(Generic[S]):
         self._caller = caller
 
     async def call(
-        self,
-        method: Callable[[S, Unpack[Ts]], Answer[R]],
-        *arguments: *Ts,
-        timeout_s: float,
+        self, method: Callable[[S, Unpack[Ts]], Answer[R]], *arguments: *Ts, timeout_s: float
     ) -> R:
         """The result of a method. A deadline or a cancellation cancels the call in the process."""
         about = method_of(method)
@@ -59,10 +46,7 @@ class StreamClient(Client[S]):
         self._child = child
 
     def stream(
-        self,
-        method: Callable[[S, Unpack[Ts]], Stream[R]],
-        *arguments: *Ts,
-        idle_timeout_s: float,
+        self, method: Callable[[S, Unpack[Ts]], Stream[R]], *arguments: *Ts, idle_timeout_s: float
     ) -> AsyncGenerator[R, None]:
         """The parts of an answer. `aclose` it early (or leave `aclosing`) to cancel the call."""
         about = method_of(method)
@@ -85,10 +69,7 @@ class MainClient(Client[S]):
         self._channel.begin(about.name, *about.called(*arguments))
 
     def wait(
-        self,
-        method: Callable[[S, Unpack[Ts]], Answer[R]],
-        *arguments: *Ts,
-        timeout_s: float,
+        self, method: Callable[[S, Unpack[Ts]], Answer[R]], *arguments: *Ts, timeout_s: float
     ) -> R:
         """The result of a method. Blocks the calling thread."""
         about = method_of(method)

@@ -25,6 +25,7 @@ RULES: Sequence[Callable[[Signs], RunFault | None]] = (
     episodes.never_stops,
     episodes.unparsed_calls,
     episodes.forks,
+    episodes.silent,
     episodes.errors,
     steps.unjudged,
     rewards.noisy,

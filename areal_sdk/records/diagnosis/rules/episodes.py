@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from areal_sdk.records.diagnosis.course import number
 from areal_sdk.records.diagnosis.cures import LIMITS, WITHOUT_REWARD
@@ -38,6 +39,8 @@ CALL_MARKS = re.compile(
 """Beginnings of a tool call in the formats of the models that we serve."""
 FORKING = 0.5
 """Share of the later turns that fork from which a client breaks its own history."""
+SILENT = 0.5
+"""Share of the later turns that were told nothing from which an environment is silent."""
 FAILING = 0.1
 """Share of the episodes with an error, in a window of them, from which errors are a fault."""
 
@@ -78,7 +81,8 @@ def garbled(signs: Signs) -> RunFault | None:
         "look at an episode (areal-sdk inspect RUN --worst 1). If output was garbled from the first step, check the model and "
         "its tokenizer (areal-sdk doctor model); if it became so, go back to a checkpoint before, and lower trainer.learning_rate"
     )
-    if (entropy := next(iter(signs.points("train/entropy")), (0, 0.0))[1]) > UNTAUGHT:
+    surprise = -fmean(logprob for _, turn, _ in bad for logprob in turn.logprobs or (0.0,))
+    if (entropy := next(iter(signs.points("train/entropy")), (0, surprise))[1]) > UNTAUGHT:
         found += f"; the model began with an entropy of {number(entropy)} nats a token, as one that was never trained"
         cure = (
             "begin with a model that was trained, or warm this one up on demonstrations (sft.steps)"
@@ -167,6 +171,21 @@ def forks(signs: Signs) -> RunFault | None:
         min(step for step, _ in forked),
         tuple(f"{number} by {other.value}" for other, number in others),
     )
+
+
+def silent(signs: Signs) -> RunFault | None:
+    """Later turns to which the environment, or the tools, said nothing."""
+    heard = [
+        (step, [m.get("content") for m in turn.new_messages if m.get("role") != "assistant"])
+        for step, episode in signs.sampled
+        for turn in episode.turns[1:]
+    ]
+    empty = [step for step, said in heard if said and not any(str(c or "").strip() for c in said)]
+    if signs.is_healthy or len(heard) < FEWEST_TURNS or len(empty) < SILENT * len(heard):
+        return None
+    found = f"{counted_of(len(empty), len(heard))} later turns were told nothing: every new message was empty"
+    cure = "look at an episode (areal-sdk inspect RUN --worst 1): let `step`, or the tool, answer with a text"
+    return RunFault("empty observations", found, cure, min(empty))
 
 
 def errors(signs: Signs) -> RunFault | None:

@@ -21,6 +21,8 @@ SAME = 1e-6
 """Difference up to which rewards are equal."""
 BY_LENGTH = 0.5
 """Correlation of reward and length within groups from which length earns the reward."""
+LENGTH_ALONE = 0.9
+"""Correlation from which nothing but length earns it."""
 COMPONENT = "batch/outcome/"
 
 
@@ -89,7 +91,7 @@ def hacked(signs: Signs) -> RunFault | None:
             if cut
             else "divide by the length, or bound it (rollout.max_new_tokens)"
             if by == "length"
-            else "lower the weight of this component (rewards), or make it depend on success"
+            else "lower the weight of what rose (rewards), or make it depend on success"
         ),
         moved.step if (moved := first_move(metric, signs.points(metric))) else 1,
         tuple(
@@ -136,25 +138,22 @@ def _components(signs: Signs) -> Mapping[str, tuple[float, float]]:
 
 def _gained(signs: Signs, *, is_cut: bool) -> tuple[str, str, str]:
     """The quantity that rose with the reward: its name, its figures, and its metric."""
-    lengths, link = signs.ends("batch/sampled_tokens"), _length_pays(signs.summaries)
-    is_longer = lengths is not None and not 1 / LONGER < lengths[1] / max(1.0, lengths[0]) < LONGER
-    if lengths is not None and (is_cut or is_longer) and abs(link) >= BY_LENGTH:
+    lengths, link = signs.ends("batch/sampled_tokens") or (1.0, 1.0), _length_pays(signs.summaries)
+    is_longer = not 1 / LONGER < lengths[1] / max(1.0, lengths[0]) < LONGER
+    by_length = (is_cut or is_longer) and abs(link) >= BY_LENGTH
+    components = _components(signs)
+    name = max(components, key=lambda one: components[one][1] - components[one][0], default="")
+    first, last = components.get(name, (0.0, 0.0))
+    if not by_length and last - first > GAIN:
+        short = name.removeprefix(COMPONENT)
+        return "a component", f"{short} rose from {number(first)} to {number(last)}", name
+    if by_length or abs(link) >= LENGTH_ALONE:
         return (
             "length",
             f"episodes went from {lengths[0]:.0f} to {lengths[1]:.0f} sampled tokens, and within groups length and reward "
             f"correlate by {link:.2f}",
             "batch/sampled_tokens",
         )
-    rises = {
-        name: (last - first, first, last)
-        for name, (first, last) in _components(signs).items()
-        if last - first > GAIN
-    }
-    if rises:
-        name = max(rises, key=lambda one: rises[one][0])
-        _, first, last = rises[name]
-        short = name.removeprefix(COMPONENT)
-        return "a component", f"{short} rose from {number(first)} to {number(last)}", name
     return "something unrecorded", "no recorded component rose with it", "batch/reward"
 
 
