@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 import areal_sdk
-from areal_sdk.errors import ArealError, ConfigError, PluginError
+from areal_sdk.errors import ArealError, ConfigError, PluginError, StorageError
 from areal_sdk.errors.packages import how_to_install
 from areal_sdk.hookspecs import PROJECT
 
@@ -172,6 +173,9 @@ def _end_own_family(*, grace_s: float = 0.0) -> None:
 
 def _report(error: Exception) -> int:
     """One line on stderr, and the exit code."""
+    folder = Path(str(getattr(error, "filename", None) or ".")).parent
+    if isinstance(error, FileNotFoundError) and not folder.exists():
+        error = StorageError(f"no directory {folder}: keep it until the command ends, or make it")
     if isinstance(error, ArealError):
         click.secho("error: ", fg="red", err=True, nl=False)
         click.echo(_one_line(str(error)), err=True)

@@ -133,6 +133,22 @@ def test_ctrl_c_while_pydantic_writes_settings_is_no_internal_error(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_a_run_that_is_deleted_while_it_ends_is_no_internal_error(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from areal_sdk.cli import main
+
+    install(
+        "areal-sdk-cmd",
+        "import areal_sdk\n@areal_sdk.hookimpl\ndef register_commands(group):\n"
+        "    @group.command()\n    def end():\n        open('runs/gone/config.toml')\n",
+    )
+    with pytest.raises(SystemExit, match="1"):
+        main(["end"])
+    said = "error: no directory runs/gone: keep it until the command ends, or make it\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_broken_plugin_is_reported_and_the_exit_code_says_so(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
