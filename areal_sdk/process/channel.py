@@ -32,7 +32,7 @@ from areal_sdk.process.frames import (
 )
 
 GUEST_READS_WITHIN_S = 10
-"""A guest that takes no bytes for so long is cut off."""
+"""Seconds for which a guest may take no bytes before it is cut off."""
 
 ORPHAN_GRACE_S = 30.0
 """Seconds that an entry may take to notice that the main process is gone, before the entry is ended."""

@@ -78,7 +78,7 @@ class Window:
 
 @dataclass(slots=True)
 class Pace:
-    """Decides whether steps of about so many rows have drafts, and which."""
+    """Decides, for one number of rows, whether steps of about that many rows have drafts, and which."""
 
     costs: Costs = field(default_factory=Costs)
     window: Window = field(default_factory=Window)

@@ -155,7 +155,7 @@ def _own_name() -> str:
 
 @contextmanager
 def _locked(path: Path, flags: int = 0) -> Iterator[None]:
-    """No other command changes the file meanwhile, and what was written outlives a power cut."""
+    """Lock the file: no other command changes it meanwhile, and what was written outlives a power cut."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, PRIVATE)
     except OSError as exc:

@@ -101,7 +101,7 @@ class Toolbox:
 
 
 def chat_tools(fields: Fields) -> list[Offered]:
-    """`tools` of chat completions, where a tool's words are nested below its type."""
+    """The tools of a chat completion, where a tool's words are nested below its type."""
     offered = []
     for index, tool in enumerate(fields.items("tools") or ()):
         param = f"tools[{index}]"
@@ -125,7 +125,7 @@ def older_functions(fields: Fields) -> list[Offered]:
 
 
 def response_tools(fields: Fields) -> Iterator[Offered]:
-    """`tools` of the responses API, which are flat, and may stand in namespaces."""
+    """The tools of a request to the responses API, which are flat, and may stand in namespaces."""
     for index, tool in enumerate(fields.items("tools") or ()):
         where = f"tools[{index}]"
         if isinstance(tool, dict) and tool.get("type") == "namespace":

@@ -35,7 +35,7 @@ from areal_sdk.rollout.judging.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
 BLOCKED_S = 2.0
-"""The worker itself ends a call at its deadline. If it has not answered so long after, it is blocked."""
+"""Seconds after a call's deadline in which its worker, which ends late calls itself, answers; else the worker is blocked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ def tasks(
 
     categories: base, miss_func, miss_param, long_context, several of them, or "all". An entry of the same number
         has nearly the same requests in each category, so all four are in one split.
-    turns: play only so many turns, of entries that have as many; 0: all.
-    calls: leave out entries whose known solution has a turn without calls, or with more than so many; 0: none.
+    turns: the number of turns to play; entries with fewer are left out; 0: all turns.
+    calls: most calls of a turn; entries whose known solution has a turn with more, or with none, are left out; 0: all.
     held_out: the share that is for evaluations; with 1.0, all entries are.
     """
     if turns < 0 or calls < 0:

@@ -51,7 +51,7 @@ def never(why: str) -> Rule:
 
 
 def only(wanted: JSON, same: str, otherwise: str) -> Rule:
-    """Only one value is what areal-sdk does: `same` says how; `otherwise` is the way out."""
+    """The rule of a key of which areal-sdk does one value: `same` says how. `otherwise` is the way out for others."""
     return lambda value, _keys: (
         not_applicable(same) if value == wanted else not_supported(otherwise)
     )

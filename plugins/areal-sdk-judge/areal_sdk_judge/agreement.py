@@ -32,7 +32,7 @@ class Agreement:
 
     num_examples: int
     num_read: int
-    """Verdicts that could be read. All other figures are of these."""
+    """Number of verdicts that could be read. All other figures are about these verdicts."""
     same_side: float
     """Share of verdicts on the label's side of one half."""
     kappa: float

@@ -51,7 +51,7 @@ def _parts(message: Message) -> Iterator[Part]:
 
 
 def _text_parts(content: object) -> Iterator[Part]:
-    """Each text. Of a part without text, such as an image, the type alone leaves the run."""
+    """The texts of a message. Of a part without text, such as an image, the type alone leaves the run."""
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, dict) and "text" not in part:
             yield {"type": _text(part.get("type"))}

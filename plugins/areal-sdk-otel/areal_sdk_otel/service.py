@@ -46,7 +46,7 @@ class Service:
         self._has_started.wait(START_S)
 
     def stop(self, *, within_s: float) -> None:
-        """Send what waits, for at most so long, and say what was lost."""
+        """Send what waits, for at most `within_s`, and say what was lost."""
         self._deadline = time.monotonic() + within_s
         if self._loop is not None and self._closing is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)

@@ -33,7 +33,7 @@ class Demand:
 
     ranks: int = 0
     rank_bytes: Callable[[int], int] = lambda room: 0
-    """Bytes of a rank, on a GPU that has so many for it, while the engine works beside it. 0: not known."""
+    """Bytes that a rank takes while the engine works beside it, by the bytes that its GPU has for it. 0: not known."""
     servers: Mapping[str, int] | None = None
     """The number of GPUs of each process of the engine, by its name. 0: some room on one that no other process of the
     engine has, for a process that sends to them with NCCL."""

@@ -158,7 +158,7 @@ def trainer_speed(
     row: float = 0.0,
     updates: int = 1,
 ) -> TrainerSpeed:
-    """All ranks, each one GPU. `row`: length of the row that a typical token is in."""
+    """The speed of all ranks together, one GPU each. `row`: length of the row that a typical token is in."""
     arithmetic = gpu.tflops * 1e12 * efficiency.arithmetic
     forward = 2.0 * shape.active + 2.0 * row * shape.queries * shape.layers
     traffic = efficiency.traffic_bytes * activations(shape) / (gpu.bandwidth_gb_s * 1e9)
@@ -213,7 +213,7 @@ TRAINING_ROOM = 0.8
 def engine_widths(
     shape: ModelShape, gpu: GpuKind, *, context: int, efficiency: Efficiencies
 ) -> Sequence[int]:
-    """Numbers of GPUs that an engine may have: they part the heads, and hold the longest episode.
+    """Numbers of GPUs that an engine may have: each divides the heads, and has memory for the longest episode.
 
     A width beyond one node is named only where no smaller one holds the model.
     """

@@ -325,7 +325,7 @@ class LargerBatch:
 
 
 def larger_batch(parts: Parts, split: Split) -> LargerBatch:
-    """The batch is doubled while that gains much. What it does to learning is not simulated."""
+    """The batch after doublings, as long as each gains much. What they do to learning is not simulated."""
     found = LargerBatch(split.setup.rules.gate.batch, 0.0)
     for factor in (2, 4, 8, 16):
         gate = split.setup.rules.gate

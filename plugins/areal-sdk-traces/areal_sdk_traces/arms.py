@@ -66,7 +66,7 @@ def models_of(episode: Episode) -> Sequence[str]:
 
 
 def differences(arms: Mapping[str, Arm], base: str = "") -> Sequence[Difference]:
-    """Each arm against `base`, or against the first one. Arms without scores have none."""
+    """The difference of each arm from `base`, or from the first arm. Arms without scores have none."""
     named = [name for name in arms if name != MIXED]
     if base and base not in named:
         raise ConfigError(

@@ -70,18 +70,18 @@ class Book:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.num_conversations = 0
-        """Conversations that were read, before duplicates and filters."""
+        """Number of conversations that were read, before duplicates and filters."""
         self.num_masked = 0
         """Texts that the masker changed."""
         self._seen: dict[Place, bool] = {}
         """The rows, and whether their fate is known."""
 
     def saw(self, place: Place) -> None:
-        """A row was read."""
+        """Note that a row was read."""
         self._seen.setdefault(place, False)
 
     def used(self, places: Iterable[Place]) -> None:
-        """These rows are in a conversation."""
+        """Note that these rows are in a conversation."""
         self._seen.update(dict.fromkeys(places, True))
 
     def write(self, place: Place, fate: Fate, reason: str) -> None:
@@ -104,7 +104,7 @@ class Book:
             self.write(place, Fate.DAMAGED, str(exc))
 
     def close(self) -> None:
-        """Enter the rows whose fate nobody told."""
+        """Enter the rows that were read and whose fate nobody told."""
         for place in [place for place, is_known in self._seen.items() if not is_known]:
             self.write(place, Fate.UNEXPLAINED, "no conversation has it, and no reason was given")
 

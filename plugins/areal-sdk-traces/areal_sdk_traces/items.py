@@ -55,7 +55,7 @@ class ItemReader:
         self._place = place
 
     def flush(self) -> list[tuple[Message, Place]]:
-        """All messages; the model's last one ends here."""
+        """End the model's last message. Returns all messages."""
         if self._texts or self._calls:
             content = "\n".join(one for one in self._texts if one)
             message = answer_of(content, self._calls, "\n".join(self._thoughts))

@@ -97,7 +97,7 @@ class Api:
         return await _answered(lambda: comparing.compare({name: paths(name) for name in names}))
 
     async def _compare_tasks(self, request: web.Request) -> web.Response:
-        """Each `run` with the `step` at its place, both as often as there are sides."""
+        """The tasks of several sides. The n-th `run` and the n-th `step` of the query are one side."""
         names, steps = (request.query.getall(name, []) for name in ("run", "step"))
         split = request.query.get("split", "")
         return await _answered(lambda: compare_tasks(self._library, names, steps, split=split))

@@ -52,7 +52,7 @@ def make_app(roots: Sequence[Path], *, token: str) -> web.Application:
     Api(library).add_to(app)
 
     async def warmed(_: web.Application) -> AsyncIterator[None]:
-        """The newest run is read while its user opens the page."""
+        """Read the newest run while its user opens the page."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.to_thread(library.warm))
             yield

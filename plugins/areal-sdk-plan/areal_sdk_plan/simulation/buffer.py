@@ -53,7 +53,7 @@ class SimulatedBuffer:
         return stopped
 
     def stop(self, player: Player, reason: DropReason) -> None:
-        """An episode is stopped on the way."""
+        """Drop an episode that is stopped on the way."""
         player.is_over = True
         self._lose(player, reason)
         self._resolve_if_whole(player.group)

@@ -125,7 +125,7 @@ class SimulatedGroup:
             self.oldest_version = version
 
     def forget_lost(self) -> None:
-        """A sibling was dropped: its tokens age the group no more."""
+        """Take the age of the group from its other siblings, because one was dropped."""
         alive = (p for p in self.players if not p.is_over or p in self.members)
         versions = [p.first_version for p in alive if p.first_version is not None]
         self.oldest_version = min(versions, default=None)

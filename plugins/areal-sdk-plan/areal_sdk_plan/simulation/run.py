@@ -365,7 +365,7 @@ class _Simulation:
             self._request(player)
 
     def _lose_trainer(self, _: None) -> None:
-        """The step that was being made is lost, and those since the last checkpoint are made again."""
+        """Lose the step that was being made, and make the steps since the last checkpoint again."""
         losses = self.setup.losses or LossRates()
         self._trainer_down_until = self.now + losses.trainer_restart_s
         self._debt += len(self.records) % losses.checkpoint_every if losses.checkpoint_every else 0

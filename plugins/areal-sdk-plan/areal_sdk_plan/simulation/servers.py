@@ -141,11 +141,11 @@ class SimulatedServer:
         player.server = None
 
     def hold(self, *, drains: bool = False) -> None:
-        """No request begins; the running ones stop, or end first if it `drains`."""
+        """Begin no request. Stop the running ones, or let them end first if the server `drains`."""
         self.is_closed, self.is_held = True, not drains
 
     def take_weights(self, version: int) -> None:
-        """New weights: caches are void, and requests go on."""
+        """Take new weights: caches become void, and requests go on."""
         self.version = version
         self._prefixes.clear()
         if self.speed.recomputes:
@@ -154,7 +154,7 @@ class SimulatedServer:
         self._admit()
 
     def fail(self) -> list[Player]:
-        """The server is gone; the requests that it had must go elsewhere."""
+        """Lose the server. Returns the requests that it had, which must go elsewhere."""
         self.is_down = True
         lost = [player for _, ticket, player in self._ends if player.ticket == ticket]
         for player in lost:

@@ -11,7 +11,7 @@ MAX_RUNS, MAX_SIDES = 100, 12
 
 
 def compare(paths: Mapping[str, Path]) -> dict[str, Any]:
-    """The curves come from each run's own `events`: any number of runs costs one small answer each."""
+    """The figures and differing settings of several runs. Their curves are in each run's own `events`."""
     if len(paths) > MAX_RUNS:
         raise ValueError(f"{len(paths)} runs: compare at most {MAX_RUNS}")
     runs = {name: FollowedRun(path).run_dir for name, path in paths.items()}

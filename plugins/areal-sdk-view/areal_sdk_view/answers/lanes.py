@@ -28,7 +28,7 @@ OF_STEP = ("wait", "step", "publish")
 
 
 def lanes(run: FollowedRun, query: Mapping[str, str]) -> JSON:
-    """`until`: Unix time, default the newest record. `seconds`: length of the window."""
+    """The lanes of a window. `until`: its end as Unix time, default the newest record. `seconds`: its length."""
     steps, episodes = steps_of(run), run.episodes
     spans = [_span(one) for one in (*episodes[:1], *episodes[-1:])]
     spans += [(one["begin"], one["end"]) for one in of_steps([*steps[:1], *steps[-1:]])]

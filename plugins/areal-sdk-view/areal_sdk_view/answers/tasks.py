@@ -13,7 +13,7 @@ from areal_sdk_view.answers.readings import largest_changes
 from areal_sdk_view.library import NotThereError, OpenRun
 
 WINDOWS = 12
-"""A task's attempts are seen in so many windows of equal numbers of them, at most."""
+"""Maximum number of windows into which a task's attempts are split, with equal numbers of attempts."""
 LEAST = 3
 """Fewest attempts in a window."""
 HIGH, LOW = 0.8, 0.2
