@@ -105,6 +105,8 @@ class GenerateChunk:
     num_stale_kv: int = 0
     """Trailing tokens of the whole output sampled on older KV (final chunk)."""
     top_logprobs: tuple[Mapping[int, float], ...] = ()
+    queued_s: float = 0.0
+    """Seconds that the request waited for a slot; 0 where an engine does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class Turn:
     """Seconds from the opening of the session to the request: what lies between turns is the agent's."""
     first_token_s: float = field(default=0.0, compare=False)
     """Seconds from the request to its first token: the wait for a slot, and prefill."""
+    queued_s: float = field(default=0.0, compare=False)
+    """Seconds of these for which the request waited for a slot; 0 where the engine does not tell."""
     num_cached: int = field(default=0, compare=False)
     """Tokens of the prompt that the engine did not compute again."""
     offers_tools: bool = field(default=False, compare=False)

@@ -6,6 +6,7 @@ was computed before, for another request or for an earlier turn of the conversat
 common prompt of a group is computed once, and a tool result costs only its own tokens.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,7 +118,9 @@ class Scheduler:
             longest = max(s.max_tokens if self._deterministic else s.num_tokens for s in candidates)
             if len(self.running) >= self.kv.rows_at(longest):
                 return  # first come, first served: nobody overtakes a long prompt
-            self.running.append(self.waiting.popleft())
+            sequence = self.waiting.popleft()
+            sequence.queued_s = sequence.queued_s or time.monotonic() - sequence.came_at
+            self.running.append(sequence)
 
     def _longest(self) -> int:
         return max((sequence.num_tokens for sequence in self.running), default=1)

@@ -3,6 +3,7 @@
 The module also decides when a request is finished: stop tokens, stop strings, length.
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,6 +71,9 @@ class Sequence:
     """Prompt tokens that another request had computed."""
     stale_from: int | None = None
     """First output token that was sampled on KV of older weights (`kv_on_update="keep"`)."""
+    came_at: float = field(default_factory=time.monotonic)
+    queued_s: float = 0.0
+    """Seconds of the first wait for a row."""
     guesser: Guesser | None = None
     """The source of drafts; None until the first token is sampled, and for a request that gets none."""
 

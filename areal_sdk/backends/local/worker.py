@@ -83,6 +83,7 @@ class _Answer:
             self.sequence.num_cached,
             self.sequence.num_stale,
             tuple(self.top_logprobs),
+            self.sequence.queued_s,
         )
         self.tokens, self.logprobs, self.versions, self.top_logprobs = [], [], [], []
         return chunk

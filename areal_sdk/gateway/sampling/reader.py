@@ -309,6 +309,7 @@ class CompletionReader:
             duration_s=duration_s,
             began_s=max(0.0, time.monotonic() - duration_s - session.opened_at),
             first_token_s=self.first_token_s,
+            queued_s=last.queued_s if last else 0.0,
             num_cached=last.num_cached if last else 0,
             offers_tools=self._offers_tools,
             details=self._told_tools(),

@@ -175,6 +175,7 @@ def make_episode(step: int, sibling: int, reward: float) -> Episode:
         ({"role": "user", "content": f"What is {step} times ten?"},),
         duration_s=0.2,
         first_token_s=0.05,
+        queued_s=0.02,
     )
     is_last = sibling == GROUP - 1
     second = Turn(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.engine import GenerateRequest, Sampling, collect
+from areal_sdk.engine import GenerateChunk, GenerateRequest, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -85,6 +86,19 @@ async def test_every_field_of_a_request_reaches_the_sampler(engine: LocalEngine)
     greedy = GenerateRequest(prompt(10), 5, Sampling(temperature=0.0), ignore_eos=True)
     certain = GenerateRequest(prompt(10), 5, Sampling(top_k=1), ignore_eos=True)
     assert (await engine.generate(greedy)).tokens == (await engine.generate(certain)).tokens
+
+
+async def test_a_request_says_how_long_it_waited_for_a_slot(engine: LocalEngine) -> None:
+    requests = [GenerateRequest(prompt(9), 40, seed=seed, ignore_eos=True) for seed in range(8)]
+
+    async def last_chunk(request: GenerateRequest) -> GenerateChunk:
+        return [chunk async for chunk in engine.stream(request)][-1]
+
+    async with asyncio.timeout(DEADLINE_S):
+        began = time.monotonic()
+        waited = [chunk.queued_s for chunk in await asyncio.gather(*map(last_chunk, requests))]
+        took_s = time.monotonic() - began
+    assert 0.0 < min(waited) < max(waited) < took_s
 
 
 async def test_closing_a_stream_frees_its_slot(engine: LocalEngine) -> None:

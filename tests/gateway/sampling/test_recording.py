@@ -3,8 +3,9 @@ trained."""
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.engine import Sampling
+from areal_sdk.engine import GenerateChunk, GenerateRequest, Sampling
 from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import ChatRequest
@@ -65,6 +66,20 @@ async def test_a_turn_says_when_it_began_and_when_its_first_token_came(
     for turn in (first, second):
         assert 0.02 < turn.first_token_s < turn.duration_s
         assert turn.num_cached == 0
+
+
+async def test_a_turn_says_how_long_it_waited_for_a_slot(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, engine = await start_gateway("Hello there")
+    stream = engine.stream
+
+    async def queued(request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        async for chunk in stream(request):
+            yield replace(chunk, queued_s=0.25)
+
+    monkeypatch.setattr(engine, "stream", queued)
+    assert (await gateway.sessions.open("e").generate(HI)).queued_s == 0.25
 
 
 async def test_the_first_turn_of_a_conversation_keeps_its_tools(

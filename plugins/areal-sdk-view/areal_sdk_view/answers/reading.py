@@ -19,7 +19,7 @@ TEXT_PART = 200_000
 """Characters of a long text in one answer."""
 _OF_TURN = (
     *("num_prompt", "num_cached", "finish_reason", "parent", "fork", "excluded"),
-    *("began_s", "first_token_s", "duration_s"),
+    *("began_s", "queued_s", "first_token_s", "duration_s"),
 )
 _OF_OUTCOME = ("kind", "reward", "turn_rewards", "success", "error")
 
