@@ -137,3 +137,15 @@ AgentFunction = Callable[[Task, EpisodeContext], AgentResult | Awaitable[AgentRe
 """A plain function, async or sync, works wherever an `Agent` does; sync ones run in threads."""
 
 AgentLike = Agent | RolloutWorkflow | AgentFunction
+
+
+@dataclass(frozen=True, slots=True)
+class AgentForm:
+    """Agents in a form of their own, such as those of another framework: how they are known, and how one is played."""
+
+    fits: Callable[[type], bool]
+    """Whether instances of a class have the form. Never asked about an `Agent`, a `RolloutWorkflow` or an `Environment`."""
+    play: Callable[[Any, Task, EpisodeContext], Awaitable[Any]]
+    """`await play(agent, task, context)` plays one episode, and returns what `RolloutWorkflow.run_episode` may return."""
+    takes_tokens: bool = False
+    """Whether `play` calls `context.generate`, so that a model of the run has to answer, not an endpoint elsewhere."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from areal_sdk.agent import AgentLike
+    from areal_sdk.agent import AgentForm, AgentLike
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.environment import Environment
     from areal_sdk.launcher import Launcher
@@ -53,6 +53,11 @@ def register_environments(register: "Register[type[Environment]]") -> None:
 @hookspec
 def register_agents(register: "Register[AgentLike | type]") -> None:
     """`register(name, agent)` for each agent or workflow: `areal-sdk train name`."""
+
+
+@hookspec
+def register_agent_forms(register: "Register[AgentForm]") -> None:
+    """`register(name, form)` for each form of agents that are no `Agent`, such as those of another framework."""
 
 
 @hookspec

@@ -16,6 +16,7 @@ from areal_sdk.algorithms.advantages import (
     Returns,
     RunningBaseline,
     compare_siblings,
+    turn_returns,
 )
 from areal_sdk.algorithms.aggregation import (
     Aggregation,
@@ -118,4 +119,5 @@ __all__ = [
     "kl_estimate",
     "masked",
     "sequence_means",
+    "turn_returns",
 ]

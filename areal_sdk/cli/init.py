@@ -59,7 +59,7 @@ def _translate(source: Path, target: Path) -> None:
 
     if cure := how_to_install("option", "init --from-areal"):
         raise ConfigError(cure)
-    from areal_sdk_from_areal import read_keys, report_lines, translate
+    from areal_sdk_from_areal.configuration import read_keys, report_lines, translate
 
     translation = translate(read_keys(source))
     if target.exists():

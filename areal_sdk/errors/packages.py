@@ -71,7 +71,11 @@ PACKAGES = (
         },
     ),
     Package("areal-sdk-fork", dict.fromkeys(("command", "engine"), ("fork", "reread"))),
-    Package("areal-sdk-from-areal", {"option": ("init --from-areal",)}, extra="from-areal"),
+    Package(
+        "areal-sdk-from-areal",
+        {"agent_form": ("arun_episode",), "option": ("init --from-areal",)},
+        extra="from-areal",
+    ),
     Package(
         "areal-sdk-gymnasium",
         {"environment": ("gymnasium",), "dataset": ("frozen_lake_maps", "gymnasium")},

@@ -6,10 +6,10 @@ user's own file. It runs in this process with full trust.
 
 from areal_sdk.options import Option, list_options, validate_options
 from areal_sdk.plugins.discovery import PluginSource, installed_plugins
+from areal_sdk.plugins.forms import ToolFormats
 from areal_sdk.plugins.loading import PluginReport, Plugins, Status, load_plugins
 from areal_sdk.plugins.observers import Observers
 from areal_sdk.plugins.registry import Registry
-from areal_sdk.plugins.tool_formats import ToolFormats
 
 __all__ = [
     "Observers",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pluggy
 
 from areal_sdk import hookspecs
-from areal_sdk.agent import AgentLike
+from areal_sdk.agent import AgentForm, AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
@@ -34,9 +34,9 @@ from areal_sdk.plugins.discovery import (
     file_plugin,
     installed_plugins,
 )
+from areal_sdk.plugins.forms import AgentForms, ToolFormats, not_a_tool_format
 from areal_sdk.plugins.observers import Observers
 from areal_sdk.plugins.registry import Registry
-from areal_sdk.plugins.tool_formats import ToolFormats, not_a_tool_format
 from areal_sdk.process.user_code import load_user_module
 from areal_sdk.reward import RewardFn
 from areal_sdk.routes import Backend, BackendSettings, Route
@@ -93,6 +93,7 @@ class Plugins:
             "environment", check=not_an_environment, absent=absent
         )
         self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
+        self.agent_forms = AgentForms("agent_form", check=not_a(AgentForm), absent=absent)
         self.engines = Registry[type[InferenceEngine]](
             "engine", check=not_a_subclass_of(InferenceEngine), absent=absent
         )
@@ -300,6 +301,7 @@ class Plugins:
             self.rewards,
             self.environments,
             self.agents,
+            self.agent_forms,
             self.engines,
             self.trainers,
             self.launchers,

@@ -2,16 +2,20 @@
 
 import difflib
 import importlib
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
+from types import ModuleType
 from typing import Generic, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, MissingExtraError, PluginError
 from areal_sdk.errors.packages import how_to_install
 from areal_sdk.plugins.discovery import DISABLE_VARIABLE, PluginSource
 from areal_sdk.process.user_code import reference_to
+
+logger = logging.getLogger("areal_sdk.plugins")
 
 T = TypeVar("T")
 
@@ -105,9 +109,23 @@ class Registry(Generic[T]):
         return self._resolved[name]
 
     def reference(self, name: str) -> str:
-        """`"module:attribute"` of the item called `name`, for another process to import."""
-        item = self._claim(name).item
-        return item if isinstance(item, str) else reference_to(item)
+        """`"module:attribute"` of the item called `name`, for another process to import. An instance has a name in its
+        plugin's module."""
+        claim = self._claim(name)
+        if isinstance(claim.item, str):
+            return claim.item
+        module = claim.owner.load()
+        return reference_to(claim.item, module=module if isinstance(module, ModuleType) else None)
+
+    def usable(self) -> dict[str, T]:
+        """The items in the order of their registration. A plugin's item that fails to load is left out, with a warning."""
+        found = {}
+        for name in self._claims:
+            try:
+                found[name] = self.get(name)
+            except (ConfigError, PluginError) as exc:
+                logger.warning("%s; it is left out", exc)
+        return found
 
     def _claim(self, name: str) -> Claim[T]:
         if name not in self._claims:

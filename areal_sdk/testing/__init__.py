@@ -1,5 +1,6 @@
 """Tools for tests of your agents, rewards, environments, engines, launchers and trainers. Imports no torch."""
 
+from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.testing.conformance import ConformanceError, registered
 from areal_sdk.testing.engines import check_engine
 from areal_sdk.testing.environments import check_environment
@@ -29,6 +30,7 @@ __all__ = [
     "registered",
     "run_agent",
     "scripted_logprob",
+    "to_trajectories",
     "tool_call",
     "trainer_setup",
 ]

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.environment import Environment
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
+from areal_sdk.plugins import load_plugins
+from areal_sdk.plugins.forms import is_of_the_core
 from areal_sdk.reward import RewardFn
-from areal_sdk.rollout.agents.environment import EnvironmentAgent
+from areal_sdk.rollout.agents.agent_errors import agent_name
 from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.agents.spec import make_agent
 from areal_sdk.rollout.judging.verdicts import read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing.scripted_engine import Script, ScriptedEngine
@@ -71,12 +73,13 @@ async def run_agent(
 
 
 def as_agent(agent: "AgentLike | type[Any]") -> AgentLike:
-    """An instance of a class; the agent that plays it, for an environment."""
-    if not inspect.isclass(agent):
-        return agent
-    if issubclass(agent, Environment):
-        return EnvironmentAgent(agent, name=agent.__name__)
-    return cast(AgentLike, agent())
+    """An agent as `areal-sdk train` makes it, with the defaults of its options."""
+    form = None
+    if not is_of_the_core(agent):
+        forms = load_plugins().agent_forms
+        form = forms.get(found) if (found := forms.find(agent)) else None
+    name = agent.__name__ if inspect.isclass(agent) else agent_name(agent)
+    return make_agent(agent, name=name, options={}, form=form)
 
 
 _numbers = itertools.count()

@@ -13,7 +13,9 @@ from areal_sdk.types.turns import (
     Message,
     Tool,
     Turn,
+    alternatives,
     pack_turns,
+    recorded_indices,
     unpack_turns,
 )
 from areal_sdk.types.weights import UpdateContents, WeightUpdate
@@ -32,6 +34,8 @@ __all__ = [
     "Turn",
     "UpdateContents",
     "WeightUpdate",
+    "alternatives",
     "pack_turns",
+    "recorded_indices",
     "unpack_turns",
 ]

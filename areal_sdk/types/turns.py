@@ -1,5 +1,6 @@
 """Turns: the calls of the model in tokens, each stored once, however many later turns begin with it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -211,6 +212,93 @@ def linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 def _identity(turn: Turn) -> tuple[int, ...]:
     """The same for a turn and for what `dataclasses.replace` makes of it with the same tokens."""
     return id(turn.new_tokens), id(turn.output_tokens), turn.num_shared, id(turn._before)
+
+
+def recorded_indices(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[int, ...]:
+    """Index of each turn among the recorded turns. ValueError if a turn is not among them, or is repeated.
+
+    Otherwise a token would be trained twice, or with a logprob that it was not sampled with. An agent may
+    change the message and the parent of a turn, and exclude it; it may not undo an exclusion.
+    """
+    unused = sorted(range(len(recorded)), key=lambda index: _freedom(recorded[index]))
+    found: list[int] = []
+    for index, turn in enumerate(turns):
+        # Of equal turns, an excluded one must not take the place of one that is trained.
+        order = unused if turn.excluded is not None else reversed(unused)
+        place = next((known for known in order if _is_sampled_as(turn, recorded[known])), None)
+        if place is None:
+            raise ValueError(
+                f"turn {index} was not sampled like this, or is there twice: choose among "
+                "context.turns; of a turn only message and parent may change"
+            )
+        unused.remove(place)
+        found.append(place)
+    return tuple(found)
+
+
+def _freedom(turn: Turn) -> int:
+    if turn.excluded is None:
+        return 2
+    return 1 if turn.excluded is Exclusion.SIDE_CALL else 0
+
+
+def _is_sampled_as(turn: Turn, known: Turn) -> bool:
+    if turn is known:
+        return True
+    return (
+        turn.output_tokens == known.output_tokens
+        and turn.logprobs == known.logprobs
+        and turn.versions == known.versions
+        and turn.policy == known.policy
+        and turn.temperature == known.temperature
+        and (
+            isinstance(turn.excluded, Exclusion)
+            or (turn.excluded is None and known.excluded in (None, Exclusion.SIDE_CALL))
+        )
+        and turn.prompt_tokens == known.prompt_tokens
+    )
+
+
+def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
+    """The later turns of each turn that are not its consequence; empty if no turn has any.
+
+    >>> one, other = (Turn((1, 2), (token,), (-0.5,), (0,)) for token in (3, 4))
+    >>> alternatives([one, other])
+    ((1,), ())
+    """
+    prompts = _prompts(turns)
+    repeated = {prompt for prompt, count in Counter(prompts).items() if count > 1}
+    if not repeated:
+        return ()
+    paths: list[dict[int, int]] = []
+    """The answer that each turn is or continues, by repeated prompt."""
+    for index, turn in enumerate(turns):
+        path = {} if turn.parent is None else dict(paths[turn.parent])
+        if prompts[index] in repeated:
+            path[prompts[index]] = index
+        paths.append(path)
+    return tuple(
+        tuple(
+            later
+            for later in range(index + 1, len(turns))
+            if any(paths[later].get(prompt, answer) != answer for prompt, answer in path.items())
+        )
+        for index, path in enumerate(paths)
+    )
+
+
+def _prompts(turns: Sequence[Turn]) -> list[int]:
+    """The index of the first turn with the same prompt, for each turn."""
+    known: dict[tuple[int | None, int, str], list[int]] = {}
+    """The turns with distinct prompts, by parent and length, which tell most prompts apart."""
+    first: list[int] = []
+    for index, turn in enumerate(turns):
+        alike = known.setdefault((turn.parent, turn.num_prompt, turn.policy), [])
+        same = (i for i in alike if turns[i].prompt_tokens == turn.prompt_tokens)
+        first.append(next(same, index))
+        if first[-1] == index:
+            alike.append(index)
+    return first
 
 
 def excerpt(text: str, *, most: int = 60) -> str:

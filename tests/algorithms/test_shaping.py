@@ -8,9 +8,9 @@ import pytest
 
 from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.algorithms.shaping import Overlong, RewardShaping
-from areal_sdk.rollout.trajectory import alternatives, mask_older, to_trajectories
+from areal_sdk.rollout.trajectory import mask_older, to_trajectories
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
-from areal_sdk.types import Episode, Outcome, Task, Turn
+from areal_sdk.types import Episode, Outcome, Task, Turn, alternatives
 
 from .trajectories import group
 

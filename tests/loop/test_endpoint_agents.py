@@ -31,18 +31,13 @@ class World(Environment):
         return StepResult(reward=1.0, done=True)
 
 
-class Tokens:
-    async def arun_episode(self, engine: object, data: object) -> float:
-        return 1.0
-
-
 async def agent(task: Task, context: EpisodeContext) -> float:
     await context.generate([{"role": "user", "content": "?"}])
     return float(not context.turns)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("program", [Workflow, World, Tokens])
+@pytest.mark.parametrize("program", [Workflow, World])
 def test_what_is_played_token_by_token_is_refused_with_the_cure(
     program: type, workers: int
 ) -> None:

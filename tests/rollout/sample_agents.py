@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk import Agent, Environment, EpisodeContext, Outcome, RolloutWorkflow, StepResult, Task
@@ -96,14 +95,6 @@ class ArealRun:
                 model="default", messages=[{"role": "user", "content": data["question"]}]
             )
         return {completion.id: 0.25}
-
-
-class ArealEpisode:
-    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any]:
-        request = SimpleNamespace(input_ids=[50, 43], gconfig=SimpleNamespace(max_new_tokens=4))
-        response = await engine.agenerate(request)
-        assert engine.get_version() == 0
-        return {"rewards": [float(response.output_len > 0)]}
 
 
 class Echo(Environment):

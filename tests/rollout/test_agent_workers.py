@@ -116,7 +116,6 @@ async def playing(
         (sample_agents.plain_agent, {}, 1.0),
         (sample_agents.solver, {}, 1.5),
         (sample_agents.ArealRun, {}, 0.25),
-        (sample_agents.ArealEpisode, {}, 1.0),
         (sample_agents.Echo, {"worth": 2.0}, 4.0),
         (sample_agents.BothDoors, {}, 0.5),
     ],

@@ -9,8 +9,8 @@ import pytest
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.rollout.trajectory import as_recorded, recorded_indices
-from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
+from areal_sdk.rollout.trajectory import as_recorded
+from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn, recorded_indices
 from tests.rollout.playing import play
 
 Choice = Callable[[Sequence[Turn]], Sequence[Turn]]

@@ -23,6 +23,7 @@ from areal_sdk.algorithms.advantages.group import (
     LeaveOneOut,
     compare_siblings,
 )
+from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.algorithms.advantages.running import RunningBaseline
 from areal_sdk.algorithms.advantages.trials import gives_returns, idle_groups, learns_alone
 
@@ -46,4 +47,5 @@ __all__ = [
     "gives_returns",
     "idle_groups",
     "learns_alone",
+    "turn_returns",
 ]

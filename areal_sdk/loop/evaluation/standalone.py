@@ -21,6 +21,7 @@ from areal_sdk.loop.services.opening import open_services
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.rollout.agents.adapters import AgentInForm
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.endpoint import EndpointRunner
 from areal_sdk.rollout.agents.spec import AgentSpec
@@ -166,9 +167,14 @@ def _tell_temperature(config: Config, view: EvalView) -> None:
 
 
 def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
-    """Whether the agent is a workflow or an environment, which needs a session of the gateway."""
+    """Whether the agent needs a session of the gateway: a workflow, an environment, or a form that takes tokens."""
     if isinstance(agent, AgentSpec) and agent.is_isolated:
         return True  # only environments are isolated
+    if isinstance(agent, AgentInForm):
+        return agent.form.takes_tokens
+    if isinstance(agent, AgentSpec) and agent.form:
+        return bool(load_user_object(agent.form).takes_tokens)
     item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
-    cls = item if isinstance(item, type) else type(item)
-    return issubclass(cls, (RolloutWorkflow, Environment)) or hasattr(cls, "arun_episode")
+    return issubclass(
+        item if isinstance(item, type) else type(item), (RolloutWorkflow, Environment)
+    )

@@ -61,12 +61,12 @@ class Program:
 def load_program(config: Config, *, plugins: Plugins, agent: object | None = None) -> Program:
     """The program that `config.agent` or `config.env` names; `agent` is an object given in Python.
 
-    A file may define an `Agent`, a `RolloutWorkflow`, an `Environment`, a class with one of
-    AReaL's signatures, or a function called `agent`.
+    A file may define an `Agent`, a `RolloutWorkflow`, an `Environment`, a class with AReaL's `run(self, data, **extra)`
+    or in a form that a plugin brings, or a function called `agent`.
     """
     refuse_while_importing("a run")
     if agent is not None:
-        return _program(agent, inspect.getmodule(agent), config)
+        return _program(agent, inspect.getmodule(agent), config, plugins)
     _check_one_is_named(config)
     if config.command is not None:
         return command_program(config, config.command)
@@ -86,16 +86,16 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     if path.endswith(".py"):
         module = load_user_module(Path(path))
         plugins.register_module(module, path)
-        return _program(_pick(module, path, name), module, config)
+        return _program(_pick(module, path, name, plugins), module, config, plugins)
     if ":" in config.agent:
         module_name, _, name = config.agent.partition(":")
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as exc:
             raise ConfigError(f"agent {config.agent!r}: {exc}") from None
-        return _program(_pick(module, config.agent, name), module, config)
+        return _program(_pick(module, config.agent, name, plugins), module, config, plugins)
     found = plugins.agents.get(config.agent)
-    return _program(found, inspect.getmodule(found), config)
+    return _program(found, inspect.getmodule(found), config, plugins)
 
 
 def _check_one_is_named(config: Config) -> None:
@@ -128,17 +128,24 @@ def _named_environment(config: Config, plugins: Plugins) -> Program:
         )
         return Program(config.env, agent)
     found = plugins.environments.get(config.env)
-    return _program(
-        found, inspect.getmodule(found), config, name=config.env, table=f"env.{config.env}"
-    )
+    table = f"env.{config.env}"
+    return _program(found, inspect.getmodule(found), config, plugins, name=config.env, table=table)
 
 
 def _program(
-    item: object, module: ModuleType | None, config: Config, *, name: str = "", table: str = "agent"
+    item: object,
+    module: ModuleType | None,
+    config: Config,
+    plugins: Plugins,
+    *,
+    name: str = "",
+    table: str = "agent",
 ) -> Program:
     name = name or getattr(item, "__name__", type(item).__name__)
     options = config.options.get(table, {})
     step_timeout_s = config.rollout.tool_timeout_s
+    forms = plugins.agent_forms
+    form = forms.find(item)
     agent: AgentLike | AgentSpec
     if config.rollout.workers or config.rollout.nodes > 1:
         agent = AgentSpec.of(
@@ -148,10 +155,16 @@ def _program(
             options=options,
             table=table,
             step_timeout_s=step_timeout_s,
+            form=forms.reference(form) if form else "",
         )
     else:
         agent = make_agent(
-            item, name=name, options=options, table=table, step_timeout_s=step_timeout_s
+            item,
+            name=name,
+            options=options,
+            table=table,
+            step_timeout_s=step_timeout_s,
+            form=forms.get(form) if form else None,
         )
     return Program(
         name,
@@ -161,11 +174,11 @@ def _program(
     )
 
 
-def _pick(module: ModuleType, where: str, name: str) -> object:
-    found = {key: item for key, item in vars(module).items() if _is_agent(item, module)}
+def _pick(module: ModuleType, where: str, name: str, plugins: Plugins) -> object:
+    if name and hasattr(module, name):
+        return getattr(module, name)
+    found = {key: item for key, item in vars(module).items() if _is_agent(item, module, plugins)}
     if name:
-        if hasattr(module, name):
-            return getattr(module, name)
         raise ConfigError(f"no {name!r} in {where}; agents there: {', '.join(found) or 'none'}")
     if not found:
         if unfinished := [key for key, item in vars(module).items() if _lacks_run(item, module)]:
@@ -207,19 +220,13 @@ def _plays(item: object, module: ModuleType) -> bool:
     return [*inspect.signature(item).parameters][:2] == ["task", "context"]
 
 
-def _is_agent(item: object, module: ModuleType) -> bool:
+def _is_agent(item: object, module: ModuleType, plugins: Plugins) -> bool:
     if getattr(item, "__module__", None) != module.__name__:
         return False  # imported, not defined here
     if inspect.isclass(item):
         if issubclass(item, (Agent, RolloutWorkflow, Environment)):
             return not inspect.isabstract(item)
-        return _has_areal_signature(item)
+        run = getattr(item, "run", None)  # AReaL's, if it has `data`
+        is_areal = inspect.iscoroutinefunction(run) and "data" in inspect.signature(run).parameters
+        return is_areal or bool(plugins.agent_forms.find(item))
     return inspect.isfunction(item) and item.__name__ == "agent"
-
-
-def _has_areal_signature(cls: type[Any]) -> bool:
-    """Whether an object is an agent of AReaL: `run(self, data, **extra)` or `arun_episode(self, engine, data)`."""
-    if inspect.iscoroutinefunction(getattr(cls, "arun_episode", None)):
-        return True
-    run = getattr(cls, "run", None)
-    return inspect.iscoroutinefunction(run) and "data" in inspect.signature(run).parameters

@@ -1,22 +1,26 @@
 """Adapts every kind of agent to one call: `await play(task, context)`.
 
-Agents with AReaL's own signatures run unchanged:
-
-* `async def run(self, data, **extra)`: `data` is the task's data; `extra` has `base_url`,
-  `api_key` and `http_client`. Returns a reward, or rewards by completion id.
-* `async def arun_episode(self, engine, data)`: see `areal`.
+An agent with AReaL's signature `async def run(self, data, **extra)` runs unchanged: `data` is the task's data;
+`extra` has `base_url`, `api_key` and `http_client`. It returns a reward, or rewards by completion id.
 """
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from areal_sdk.agent import Agent, AgentFunction, AgentLike, EpisodeContext, RolloutWorkflow
+from areal_sdk.agent import (
+    Agent,
+    AgentForm,
+    AgentFunction,
+    AgentLike,
+    EpisodeContext,
+    RolloutWorkflow,
+)
 from areal_sdk.errors import AgentError, ConfigError
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.agent_errors import agent_name
-from areal_sdk.rollout.agents.areal import play_arun_episode
 from areal_sdk.types import Episode, Outcome, Task
 
 _CALLS_USER_CODE = True  # read by areal_sdk.errors.blame
@@ -25,11 +29,23 @@ PlayResult = Episode | Outcome | float | Mapping[str, float] | None
 Play = Callable[[Task, EpisodeContext], Awaitable[PlayResult]]
 
 
+@dataclass(frozen=True, slots=True)
+class AgentInForm:
+    """An agent in a form that a plugin brings, as a function of (task, context)."""
+
+    name: str
+    agent: Any
+    form: AgentForm
+
+    async def __call__(self, task: Task, context: EpisodeContext) -> Any:
+        return await self.form.play(self.agent, task, context)
+
+
 def as_play(agent: AgentLike) -> Play:
     """A function that plays an episode with `agent`; ConfigError if it is not an agent.
 
     Accepted: an `Agent`, a `RolloutWorkflow`, a function of (task, context), and objects with
-    AReaL's own signatures, `run(self, data, **extra)` and `arun_episode(self, engine, data)`.
+    AReaL's own signature `run(self, data, **extra)`.
     """
     if inspect.isclass(agent):
         raise ConfigError(f"{agent.__name__} is a class: pass an instance, {agent.__name__}()")
@@ -37,8 +53,6 @@ def as_play(agent: AgentLike) -> Play:
         return agent.run_episode
     if isinstance(agent, Agent):
         return _call(agent.run, agent_name(agent))
-    if inspect.iscoroutinefunction(getattr(agent, "arun_episode", None)):
-        return lambda task, context: play_arun_episode(agent, task, context)
     run = getattr(agent, "run", None)
     if callable(run) and "data" in inspect.signature(run).parameters:
         return lambda task, context: play_run(agent, task, context)
@@ -54,7 +68,7 @@ def as_play(agent: AgentLike) -> Play:
 
 def runs_in_thread(agent: AgentLike) -> bool:
     """Whether the agent is a plain function, which goes on in its thread after a cancellation."""
-    if isinstance(agent, RolloutWorkflow) or hasattr(agent, "arun_episode"):
+    if isinstance(agent, RolloutWorkflow):
         return False
     function: Callable[..., object] = getattr(agent, "run", None) or cast(AgentFunction, agent)
     return not _is_async(function)

@@ -45,10 +45,9 @@ from areal_sdk.rollout.trajectory import (
     as_recorded,
     check_parents,
     oldest_trainable,
-    recorded_indices,
 )
 from areal_sdk.telemetry.journal import EpisodeKey, Journal
-from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, recorded_indices
 
 logger = logging.getLogger(__name__)
 

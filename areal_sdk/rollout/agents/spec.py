@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, Self, cast
 
-from areal_sdk.agent import AgentLike
+from areal_sdk.agent import AgentForm, AgentLike
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import load_plugins, validate_options
 from areal_sdk.process import JSON
 from areal_sdk.process.user_code import REGISTERED, load_user_object, reference_to
+from areal_sdk.rollout.agents.adapters import AgentInForm
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 
 NUM_ARGUMENTS = 2
@@ -33,6 +34,8 @@ class AgentSpec:
     """Deadline of one step of an environment."""
     python: str = ""
     """The Python of a virtual environment that has the environment's plugin; empty: this one."""
+    form: str = ""
+    """Reference of the agent's `AgentForm`, if a plugin's form fits it."""
 
     @property
     def is_isolated(self) -> bool:
@@ -48,6 +51,7 @@ class AgentSpec:
         options: Mapping[str, Any] | None = None,
         table: str = "agent",
         step_timeout_s: float = 60.0,
+        form: str = "",
     ) -> Self:
         """The spec of an item that `make_agent` takes; ConfigError if another process could not import it.
 
@@ -56,7 +60,7 @@ class AgentSpec:
         options = options or {}
         check_options(item, options, table=table)
         reference = reference_to(item, module=module)
-        return cls(name, reference, dict(options), table, step_timeout_s)
+        return cls(name, reference, dict(options), table, step_timeout_s, form=form)
 
     def make(self) -> AgentLike:
         """Make the agent. Imports the module that defines it."""
@@ -70,6 +74,7 @@ class AgentSpec:
             options=self.options,
             table=self.table,
             step_timeout_s=self.step_timeout_s,
+            form=load_user_object(self.form) if self.form else None,
         )
 
     def as_json(self) -> JSON:
@@ -83,14 +88,17 @@ def make_agent(
     options: Mapping[str, Any],
     table: str = "agent",
     step_timeout_s: float = 60.0,
+    form: AgentForm | None = None,
 ) -> AgentLike:
-    """An agent from a class, a function or an instance; for an environment, the agent that plays it."""
+    """An agent from a class, a function or an instance, played by its `form`; for an environment, the agent that plays it."""
     values = check_options(item, options, table=table)
     if inspect.isclass(item) and issubclass(item, Environment):
         make = functools.partial(item, **values)
         return EnvironmentAgent(make, name=name, step_timeout_s=step_timeout_s)
     if inspect.isclass(item):
-        return cast(AgentLike, item(**values))
+        item, values = item(**values), {}
+    if form is not None:
+        return AgentInForm(name, item, form)
     if values:
         assert callable(item)
         return functools.update_wrapper(functools.partial(item, **values), item)

@@ -7,7 +7,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from areal_sdk import ConfigError
-from areal_sdk_from_areal import Kind, read_keys, report_lines, translate
+from areal_sdk_from_areal.configuration import Kind, read_keys, report_lines, translate
 
 SAMPLE = Path(__file__).with_name("gsm8k.yaml")
 

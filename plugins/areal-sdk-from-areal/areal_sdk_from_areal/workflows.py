@@ -5,16 +5,22 @@ than a reward: which tokens are trained, and a reward for each completion. This 
 a result that cannot be honoured is refused by name.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from areal_sdk.agent import EpisodeContext
+from areal_sdk.agent import AgentForm, EpisodeContext
 from areal_sdk.errors import AgentError
-from areal_sdk.rollout.trajectory import alternatives, recorded_indices
-from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
-
-_CALLS_USER_CODE = True  # read by areal_sdk.errors.blame
+from areal_sdk.types import (
+    Episode,
+    Exclusion,
+    Outcome,
+    Task,
+    Turn,
+    alternatives,
+    recorded_indices,
+)
 
 _NO_LIMIT = 10**6
 """Number from which a `top_k` leaves nothing out: AReaL writes 1e8."""
@@ -293,3 +299,10 @@ def _own_rewards(returns: Mapping[int, float], turns: Sequence[Turn]) -> dict[in
         later = sum(own[turn] for turn in own if turn not in others[index])
         own[index] = returns[index] - later
     return own
+
+
+WORKFLOW = AgentForm(
+    fits=lambda cls: inspect.iscoroutinefunction(getattr(cls, "arun_episode", None)),
+    play=play_arun_episode,
+    takes_tokens=True,
+)

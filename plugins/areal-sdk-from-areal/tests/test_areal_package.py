@@ -1,6 +1,6 @@
 """AReaL's own client and workflow, from its package, on our engine.
 
-The package brings 200 others and is no part of the checks; `test_areal.py` has what it asks of an engine in
+The package brings 200 others and is no part of the checks; `test_workflows.py` has what it asks of an engine in
 plain objects. By hand: `pip install areal` into the environment, then this file.
 """
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.testing import ScriptedEngine
-from tests.rollout.playing import PLAN, serving
+from areal_sdk.backends.remote import resolve_model
+from areal_sdk.testing import run_agent
 
 pytest.importorskip(
     "areal.experimental.openai",
@@ -25,14 +25,19 @@ from areal.workflow.multi_turn import MultiTurnWorkflow  # noqa: E402
 
 
 @pytest.fixture
+def model_dir() -> Path:
+    """The tiny model, whose tokens are the bytes of a text."""
+    return resolve_model("tiny")
+
+
+@pytest.fixture
 def tokenizer(model_dir: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(model_dir)
 
 
 async def run(agent: Any, script: Any, model_dir: Path) -> Any:
-    engine = ScriptedEngine(script, model_dir=model_dir)
-    async with serving(agent, engine, model_dir) as runner:
-        return await runner.run(PLAN)
+    task = {"question": "2+2?", "answer": "4"}
+    return await run_agent(agent, task, engine=script, model_dir=model_dir)
 
 
 class Twice:
