@@ -188,17 +188,9 @@ class Completer:
         deltas came, `left` gets a function that adds them to the session as a turn. Without `left` everything is read
         at the end, which is cheaper, and an unfinished completion leaves nothing.
         """
-        reader = CompletionReader(
-            self.tokenizer,
-            self.renderer,
-            session,
-            prepared,
-            streams=left is not None,
-            is_frozen=not self.policies.get(prepared.request.policy, True),
-        )
+        reader = self._reader(session, prepared, streams=left is not None)
         begun = time.monotonic()
         latest = -math.inf  # nothing came yet
-
         recall = session.recall
         asked = self._engine_request(session, prepared)
         known = None if recall is None else recall.answer(asked)
@@ -260,6 +252,12 @@ class Completer:
                 top_logprobs=reader.top_logprobs,
             )
         yield completed
+
+    def _reader(self, session: Session, prepared: Prepared, *, streams: bool) -> CompletionReader:
+        is_frozen = not self.policies.get(prepared.request.policy, True)
+        return CompletionReader(
+            self.tokenizer, self.renderer, session, prepared, streams=streams, is_frozen=is_frozen
+        )
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
         request = prepared.request
