@@ -12,9 +12,15 @@ from math import sqrt
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.records.diagnosis import course as courses
 from areal_sdk.records.diagnosis import cures
-from areal_sdk.records.diagnosis.course import Course, course_of, number, windows
+from areal_sdk.records.diagnosis.course import (
+    Course,
+    course_of,
+    held_out_fall,
+    held_out_rise,
+    number,
+    windows,
+)
 from areal_sdk.records.diagnosis.measures import BOUNDS, Step, differing, is_still, mean_of, moved
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live.terminal import counted
@@ -72,7 +78,7 @@ def verdict_of(
     if (lost := _lost(steps)) is not None:
         return lost  # the rewards are those of the others alone
     if course.rose and not course.fell:
-        if forgotten := courses.held_out_fall(held_out):
+        if forgotten := held_out_fall(held_out):
             best, last = forgotten[0], forgotten[-1]
             return RunVerdict(
                 Need.HELD_OUT,
@@ -83,7 +89,7 @@ def verdict_of(
         return RunVerdict(None, f"healthy: {course.told()}")
     if course.is_solved:
         return RunVerdict(None, f"nothing left to learn: success is {course.last:.2f}")
-    if (risen := courses.held_out_rise(held_out)) and not course.fell:
+    if (risen := held_out_rise(held_out)) and not course.fell:
         ends = " -> ".join(number(one["success"]) for one in risen)
         return RunVerdict(None, f"healthy: success on held-out tasks {ends}; {course.told()}")
     for rule in RULES.values():

@@ -77,11 +77,12 @@ def hacked(signs: Signs) -> RunFault | None:
     reward, success = (course_by(signs.steps, name) for name in ("reward", "success"))
     if not reward.values or not reward.rose:
         return None
-    cut = _cut(signs)
+    pays = _length_pays(signs.summaries)
+    cut = _cut(signs) if pays >= BY_LENGTH else ""
     lost = cut or ("" if success.values and success.leans_up else _lost(signs))
     if not lost:
         return None
-    by, what, metric = _gained(signs, is_cut=bool(cut))
+    by, what, metric = _gained(signs, pays, is_cut=bool(cut))
     return RunFault(
         f"reward hacked by {by}",
         f"the {reward.told()}, and {lost}; {what}",
@@ -104,9 +105,9 @@ def hacked(signs: Signs) -> RunFault | None:
 
 
 def _cut(signs: Signs) -> str:
-    """The rise of the share of answers that the limit cuts, if length pays within groups; empty if it does not."""
+    """The rise of the share of answers that the limit cuts; empty if it did not rise."""
     cut = signs.ends("batch/truncated")
-    if cut is None or cut[1] - cut[0] <= CUT or _length_pays(signs.summaries) < BY_LENGTH:
+    if cut is None or cut[1] - cut[0] <= CUT:
         return ""
     return f"the limit cuts {cut[1]:.0%} of the answers ({cut[0]:.0%} before)"
 
@@ -136,22 +137,22 @@ def _components(signs: Signs) -> Mapping[str, tuple[float, float]]:
     return {name: ends for name, ends in found.items() if ends is not None}
 
 
-def _gained(signs: Signs, *, is_cut: bool) -> tuple[str, str, str]:
-    """The quantity that rose with the reward: its name, its figures, and its metric."""
-    lengths, link = signs.ends("batch/sampled_tokens") or (1.0, 1.0), _length_pays(signs.summaries)
+def _gained(signs: Signs, pays: float, *, is_cut: bool) -> tuple[str, str, str]:
+    """The quantity that rose with the reward: its name, its figures, and its metric. `pays` is `_length_pays`."""
+    lengths = signs.ends("batch/sampled_tokens") or (1.0, 1.0)
     is_longer = not 1 / LONGER < lengths[1] / max(1.0, lengths[0]) < LONGER
-    by_length = (is_cut or is_longer) and abs(link) >= BY_LENGTH
+    by_length = (is_cut or is_longer) and abs(pays) >= BY_LENGTH
     components = _components(signs)
     name = max(components, key=lambda one: components[one][1] - components[one][0], default="")
     first, last = components.get(name, (0.0, 0.0))
     if not by_length and last - first > GAIN:
         short = name.removeprefix(COMPONENT)
         return "a component", f"{short} rose from {number(first)} to {number(last)}", name
-    if by_length or abs(link) >= LENGTH_ALONE:
+    if by_length or abs(pays) >= LENGTH_ALONE:
         return (
             "length",
             f"episodes went from {lengths[0]:.0f} to {lengths[1]:.0f} sampled tokens, and within groups length and reward "
-            f"correlate by {link:.2f}",
+            f"correlate by {pays:.2f}",
             "batch/sampled_tokens",
         )
     return "something unrecorded", "no recorded component rose with it", "batch/reward"

@@ -3,8 +3,15 @@
 from dataclasses import replace
 from statistics import fmean, median
 
-from areal_sdk.records.diagnosis import course as courses
-from areal_sdk.records.diagnosis.course import LEAST, course_by, held_out_fall, number, windows
+from areal_sdk.records.diagnosis.course import (
+    LEAST,
+    LOSS_ERRORS,
+    course_by,
+    held_out_fall,
+    held_out_still,
+    number,
+    windows,
+)
 from areal_sdk.records.diagnosis.cures import CUT, SOLVED, TO_GENERALISE, WITHOUT_REWARD
 from areal_sdk.records.diagnosis.measures import BOUNDS, differing, is_still, moved
 from areal_sdk.records.diagnosis.rules import RunFault
@@ -223,7 +230,7 @@ def held_out(signs: Signs) -> RunFault | None:
 
 def by_heart(signs: Signs) -> RunFault | None:
     """Success that rose on the same tasks of training, and not on held-out ones. Easier tasks do not count as a rise."""
-    for first, last, error in courses.held_out_still(signs.evaluations):
+    for first, last, error in held_out_still(signs.evaluations):
         played: dict[str, list[bool]] = {}
         for one in signs.summaries:
             if one.success is not None and step_of(one) > first["step"]:
@@ -235,7 +242,7 @@ def by_heart(signs: Signs) -> RunFault | None:
         was = fmean(fmean(plays[:third]) for plays, third in thirds)
         now = fmean(fmean(plays[-third:]) for plays, third in thirds)
         gain, apart = last["success"] - first["success"], now - last["success"]
-        if min(now - was - gain, apart) > max(LEFT_BEHIND, courses.LOSS_ERRORS * error):
+        if min(now - was - gain, apart) > max(LEFT_BEHIND, LOSS_ERRORS * error):
             return RunFault(
                 "learnt by heart",
                 f"success on the same {counted(len(played), 'task')} of training, each played {num / len(played):.0f} times, went "
