@@ -13,7 +13,6 @@ from aiohttp import web
 
 from areal_sdk import ArealError, ConfigError
 from areal_sdk_view.answers import (
-    comparing,
     episodes,
     events,
     failures,
@@ -94,7 +93,7 @@ class Api:
 
     async def _compare(self, request: web.Request) -> web.Response:
         paths, names = self._library.path, request.query.getall("run", [])
-        return await _answered(lambda: comparing.compare({name: paths(name) for name in names}))
+        return await _answered(lambda: overview.compare({name: paths(name) for name in names}))
 
     async def _compare_tasks(self, request: web.Request) -> web.Response:
         """The tasks of several sides. The n-th `run` and the n-th `step` of the query are one side."""
@@ -136,8 +135,8 @@ class Api:
 
     async def _state(self, name: str) -> object:
         try:
-            return await asyncio.to_thread(self._library.state, name) if name else None
-        except (NotThereError, OSError):
+            return await asyncio.to_thread(self._library.state, name)
+        except (ArealError, NotThereError, OSError):
             return None  # the run was deleted: the page says so at its next request
 
     async def _note(self, request: web.Request) -> web.Response:
@@ -176,8 +175,8 @@ def compare_tasks(
     library: Library, names: Sequence[str], steps: Sequence[str] = (), *, split: str = ""
 ) -> JSON:
     """The evaluations of these runs, task by task; the last ones, where `steps` names none."""
-    if not 2 <= len(names) <= comparing.MAX_SIDES:
-        raise ValueError(f"{len(names)} runs: name 2 to {comparing.MAX_SIDES}")
+    if not 2 <= len(names) <= held_out.MAX_SIDES:
+        raise ValueError(f"{len(names)} runs: name 2 to {held_out.MAX_SIDES}")
     sides: list[held_out.Evaluation] = []
     for name, step in zip_longest(names, steps[: len(names)], fillvalue=held_out.LAST):
         with library.open(name) as run:

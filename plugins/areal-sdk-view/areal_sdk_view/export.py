@@ -20,7 +20,7 @@ import orjson
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary
 from areal_sdk_view import api
-from areal_sdk_view.answers import comparing, held_out
+from areal_sdk_view.answers import held_out, overview
 from areal_sdk_view.answers.episodes import ORDERS, ranked, row_of
 from areal_sdk_view.answers.readings import lines_of
 from areal_sdk_view.library import Library, NotThereError, OpenRun
@@ -55,7 +55,7 @@ def export(*paths: Path, num_episodes: int) -> bytes:
 def _comparisons(library: Library, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The comparison of all runs: figures, settings, and the last evaluations where there are some."""
     asked = "&".join(f"run={name}" for name in names)
-    compared = comparing.compare({name: library.path(name) for name in names})
+    compared = overview.compare({name: library.path(name) for name in names})
     yield f"compare?{asked}", compared
     with suppress(ValueError, NotThereError):
         steps = "&".join(f"step={held_out.LAST}" for _ in names)

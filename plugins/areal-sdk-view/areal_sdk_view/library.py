@@ -10,6 +10,7 @@ from typing import Any, Literal
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeRecord, EpisodeSummary, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
+from areal_sdk_view.notes import FILE as NOTES
 from areal_sdk_view.notes import read_note
 
 MAX_OPEN = 4
@@ -132,11 +133,15 @@ class Library:
                     pass
 
     def state(self, name: str) -> object:
-        """A value that changes when the run writes something."""
-        path = self.path(name)
-        indexes = sorted((path / "episodes").glob("*.index"))
-        watched = [path / "metrics.jsonl", path / "live.json", *indexes]
-        return tuple(_stamp(one) for one in watched)
+        """A value that changes when the run writes something, gets a note or ends; without a name, when any run does."""
+        return [_state(path) for path in ([self.path(name)] if name else self.paths().values())]
+
+
+def _state(path: Path) -> object:
+    """A run that is killed writes nothing: its lock is free then."""
+    indexes = sorted((path / "episodes").glob("*.index"))
+    watched = [*(path / name for name in ("metrics.jsonl", "live.json", NOTES)), *indexes]
+    return path, FollowedRun(path).run_dir.is_in_use(), [_stamp(one) for one in watched]
 
 
 def whole_text(text: str) -> str:

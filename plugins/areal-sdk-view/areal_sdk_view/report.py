@@ -1,25 +1,18 @@
 """`--check-report`: a report in Markdown, each of its quotes held against the episode that its link names."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from areal_sdk import ArealError, Episode
-from areal_sdk_view.answers.messages import calls_of, conversation
+from areal_sdk import ArealError
+from areal_sdk_view.answers.messages import plain, said
 from areal_sdk_view.library import Library, NotThereError
 
 _LINK = re.compile(r"\]\([^)\s]*#run/([^/)\s]+)/episode/([^?)\s]+)(?:\?([^)\s]*))?\)")
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1.*?$|\Z)", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = re.compile(r"\[(?:…|\.\.\.)\]")
 """Mark of words that a quote leaves out."""
-_PICTURES = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F], 0x2426),
-}
-"""Characters that the page shows as pictures: a quote may have either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +77,8 @@ def _quotes(lines: Sequence[str]) -> Iterator[Quote]:
             after = next((line for line in lines[end : end + 2] if line.strip()), "")
             beside = [*block, *([] if after.lstrip().startswith(">") else [after])]
             link = next((link for line in beside for link in _links(line)), None)
-            said = " ".join(line for line in block if not _LINK.search(line))
-            yield Quote(first + 1, _plain(said), link)
+            text = " ".join(line for line in block if not _LINK.search(line))
+            yield Quote(first + 1, plain(text), link)
         first = end + 1
 
 
@@ -103,30 +96,10 @@ def _texts(
     if place not in known:
         try:
             with library.open(link.run) as run:
-                known[place] = list(_said(run.episode(link.episode).episode))
+                known[place] = list(said(run.episode(link.episode).episode))
         except (ArealError, NotThereError) as exc:
             known[place] = str(exc)
     return known[place]
-
-
-def _said(episode: Episode) -> Iterator[tuple[int | None, str]]:
-    """Every text of an episode as a quote may have it, and its turn; arguments of calls as they were sent, too."""
-    for message in conversation(episode):
-        for block in message["blocks"]:
-            yield message["turn"], _plain(block["text"])
-            yield message["turn"], _plain(block.get("name", ""))
-    for index, turn in enumerate(episode.turns):
-        for message in (*turn.new_messages, turn.message):
-            yield from ((index, _plain(text)) for text in _arguments(message))
-    outcome = episode.outcome
-    yield from ((None, _plain(text)) for text in (outcome.message, outcome.trace))
-
-
-def _arguments(message: Mapping[str, Any]) -> Iterator[str]:
-    for call in calls_of(message):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if isinstance(function, Mapping):
-            yield str(function.get("arguments", ""))
 
 
 def _wrong(quote: Quote, link: Link, texts: Sequence[tuple[int | None, str]]) -> Iterator[str]:
@@ -154,8 +127,3 @@ def _holds(text: str, parts: Sequence[str]) -> bool:
             return False
         at = found + len(part)
     return True
-
-
-def _plain(text: str) -> str:
-    """The text on one line, as Markdown shows it: a break is a space."""
-    return " ".join(text.translate(_PICTURES).split())

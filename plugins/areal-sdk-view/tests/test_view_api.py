@@ -8,17 +8,20 @@ import aiohttp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from view_runs import ATTACK, GROUP, STEPS, add_failures, evaluate, write_step
+from view_runs import ATTACK, GROUP, STEPS, add_failures, evaluate, write_run, write_step
 
 import areal_sdk_view
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
+from areal_sdk.telemetry import RunDir
 from areal_sdk.testing import RecordedRun
+from areal_sdk.types import ErrorKind
 from areal_sdk_view.answers.columns import columns_of
 from areal_sdk_view.answers.pieces import Pieces
 from areal_sdk_view.answers.tasks import through_training
 from areal_sdk_view.api import OF_RUN
 from areal_sdk_view.library import Library, OpenRun
+from areal_sdk_view.notes import write_note
 
 MOST_LINES = 5000
 """Lines of the viewer, in all its languages."""
@@ -178,6 +181,27 @@ async def test_full_text_is_found_in_every_message(client: aiohttp.ClientSession
     assert {row["group"] for row in found["rows"]} == {"train-3"}
     assert found["scanned"] == found["found"] == GROUP * STEPS + 1
     assert not (await get(client, "runs/guess-1/episodes", text="nowhere said"))["rows"]
+
+
+@pytest.mark.parametrize("text", ["logprobs", "assistant", "new_messages", "[4"])
+async def test_what_only_the_form_of_the_record_says_is_not_found(
+    client: aiohttp.ClientSession, text: str
+) -> None:
+    assert not (await get(client, "runs/guess-1/episodes", text=text))["rows"]
+
+
+@pytest.mark.parametrize("text", ["ÉTÉ à", "été À  Paris", "paris-7", "où?", "keyerror: É"])
+async def test_full_text_does_not_look_at_the_case_of_any_letter(
+    client: aiohttp.ClientSession, runs: Path, text: str
+) -> None:
+    run = RecordedRun(runs / "guess-1")
+    said = Turn((1,), (2,), (-0.5,), (3,), {"role": "assistant", "content": "L'Été à\nParis"}, ())
+    failed = Outcome.failed(ErrorKind.AGENT, "agent: KeyError: É (agent.py:5)")
+    task = Task("Paris-7", {"question": "OÙ?"})
+    run.drop(Episode("summer", task, (said,), failed), "error_agent")
+    run.close()
+    found = await get(client, "runs/guess-1/episodes", text=text)
+    assert [row["id"] for row in found["rows"]] == ["summer"]
 
 
 async def test_an_episode_has_its_messages_turns_and_siblings(
@@ -411,6 +435,25 @@ def test_a_tab_hears_of_episodes_though_evaluations_have_files_of_their_own(runs
     with sorted((runs / "guess-1/episodes").glob("0*.index"))[-1].open("a") as index:
         index.write('{"newer": 1}\n')
     assert library.state("guess-1") != before
+
+
+def test_a_tab_hears_that_a_run_was_killed_or_got_a_note(runs: Path) -> None:
+    library = Library([runs])
+    with RunDir(runs / "guess-1").in_use():
+        running = library.state("guess-1"), library.state("")
+    killed = library.state("guess-1"), library.state("")
+    write_note(runs / "guess-1", ["odd"], "")
+    noted = library.state("guess-1"), library.state("")
+    for one, other in ((running, killed), (killed, noted)):
+        assert one[0] != other[0]
+        assert one[1] != other[1]
+
+
+def test_the_tab_of_the_list_hears_of_a_new_run(runs: Path) -> None:
+    library = Library([runs])
+    before = library.state("")
+    write_run(runs, "guess-3")
+    assert library.state("") != before
 
 
 async def test_an_assistant_opens_a_place_in_every_tab(client: aiohttp.ClientSession) -> None:

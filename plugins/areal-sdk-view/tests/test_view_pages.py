@@ -6,11 +6,12 @@ from pathlib import Path
 from click.testing import CliRunner
 from view_browser import Page
 from view_places import PLACES, check
-from view_runs import STEPS, TOKEN, add_failures, evaluate, write_step
+from view_runs import STEPS, TOKEN, add_failures, evaluate, write_run, write_step
 
 from areal_sdk import Episode, Outcome, Task
+from areal_sdk.telemetry import RunDir
 from areal_sdk.testing import RecordedRun
-from areal_sdk_view.answers.comparing import MAX_SIDES
+from areal_sdk_view.answers.held_out import MAX_SIDES
 from areal_sdk_view.command import view
 from areal_sdk_view.export import export
 
@@ -337,6 +338,22 @@ async def test_a_live_run_is_shown_as_it_grows(page: Page, address: str, runs: P
     write_step(run, STEPS + 1)
     await page.until("document.body.innerText.includes('29 of 29')")
     run.close()
+    check(page, address)
+
+
+async def test_the_list_follows_runs_that_begin_and_are_killed(
+    page: Page, address: str, runs: Path
+) -> None:
+    await page.open(f"{address}/?token={TOKEN}#runs")
+    await page.run("document.querySelector('td input').focus()")
+    run = RunDir(write_run(runs, "guess-3"))
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    with run.in_use():
+        run.metrics.write_text("".join(lines[:-1]))  # its end is not there yet
+        await page.until("document.body.innerText.includes('guess-3')")
+        await page.until("document.body.innerText.includes('running')")
+    await page.until("document.body.innerText.includes('interrupted')")
+    assert await page.run("document.activeElement.ariaLabel") == "Choose guess-2"
     check(page, address)
 
 

@@ -1,8 +1,7 @@
 """The ending of an episode as a few texts, without what differs by chance: failures of one kind have the same."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from areal_sdk import ArealError, Episode
 from areal_sdk.records import EpisodeSummary, FollowedRun
@@ -72,14 +71,9 @@ def _tool_error(episode: Episode) -> str:
 
 
 def _last_calls(episode: Episode) -> str:
-    names = [name for turn in episode.turns for name in _called(turn.message)]
+    calls = (function for turn in episode.turns for function in calls_of(turn.message))
+    names = [str(function.get("name", "?")) for function in calls]
     return " → ".join(names[-NUM_CALLS:])
-
-
-def _called(message: Mapping[str, Any]) -> Iterator[str]:
-    for call in calls_of(message):
-        if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping):
-            yield str(call["function"].get("name", "?"))
 
 
 def _finish(episode: Episode) -> str:

@@ -10,6 +10,7 @@ import orjson
 from areal_sdk import ArealError
 from areal_sdk.records import EpisodeSummary, parse_condition
 from areal_sdk_view.answers.failures import members_of
+from areal_sdk_view.answers.messages import plain, said, text_of
 from areal_sdk_view.library import OpenRun
 
 MAX_ROWS = 500
@@ -80,15 +81,28 @@ def _search(
     run: OpenRun, among: list[EpisodeSummary], text: str, *, start: int, limit: int
 ) -> tuple[list[EpisodeSummary], int]:
     """The next episodes that hold `text`, and the number of those that were looked at so far."""
-    needle = orjson.dumps(text)[1:-1].lower()
     rows: list[EpisodeSummary] = []
     until = time.monotonic() + SEARCH_S
     for place in range(start, len(among)):
         try:
-            if needle in run.text(among[place]).lower():
+            if _says(run, among[place], text.lower()):
                 rows.append(among[place])
         except ArealError:
             pass  # `run.keep_episodes` deleted it while this search ran
         if len(rows) == limit or time.monotonic() > until:
             return rows, place + 1
     return rows, len(among)
+
+
+def _says(run: OpenRun, one: EpisodeSummary, needle: str) -> bool:
+    """Whether a text of the episode, its task or an id holds `needle`. The record has other words, as names of fields."""
+    record = run.text(one)
+    record = (
+        record.lower() if needle.isascii() else record.decode(errors="replace").lower().encode()
+    )
+    if not all(orjson.dumps(word)[1:-1] in record for word in needle.split()):
+        return False
+    episode = run.record(one).episode
+    of_task = (episode.id, episode.task.id, text_of(dict(episode.task.data)))
+    texts = (*map(plain, of_task), *(text for _, text in said(episode)))
+    return any(plain(needle) in text.lower() for text in texts)

@@ -13,7 +13,7 @@ from areal_sdk_traces.arms import difference_of
 from areal_sdk_view.library import NotThereError
 
 FIRST, LAST = "first", "last"
-MAX_ROWS = 500
+MAX_ROWS, MAX_SIDES = 500, 12
 NUM_RESAMPLES = 4000
 
 Attempts = Mapping[str, Sequence[EpisodeSummary]]

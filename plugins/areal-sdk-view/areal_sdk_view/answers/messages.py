@@ -12,6 +12,12 @@ Block = dict[str, Any]
 
 MAX_TEXT = 20_000
 """Maximum number of characters of one block in the first answer; the page asks for the rest by parts."""
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F], 0x2426),
+}
+"""Characters that the page shows as pictures: a quote may have either."""
 _THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 
@@ -27,20 +33,17 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
     content = message.get("content")
     for part in content if isinstance(content, list) else [content]:
         yield from _of_part(part)
-    for call in calls_of(message):
-        given = call.get("function") if isinstance(call, Mapping) else None
-        function = given if isinstance(given, Mapping) else {}
-        yield {
-            "kind": "call",
-            "name": text_of(function.get("name", "?")),
-            "text": _arguments(function.get("arguments", "")),
-        }
+    for function in calls_of(message):
+        name, arguments = function.get("name", "?"), function.get("arguments", "")
+        yield {"kind": "call", "name": text_of(name), "text": _arguments(arguments)}
 
 
-def calls_of(message: Mapping[str, Any]) -> list[Any]:
-    """The tool calls of a message; none if a caller sent something else under this name."""
+def calls_of(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The functions that a message calls; an empty one for what a caller sent in another form."""
     calls = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        yield function if isinstance(function, Mapping) else {}
 
 
 def _of_part(part: object) -> Iterator[Block]:
@@ -99,3 +102,22 @@ def conversation(episode: Episode) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def said(episode: Episode) -> Iterator[tuple[int | None, str]]:
+    """Every text of an episode as a quote may have it, and its turn; arguments of calls as they were sent, too."""
+    for message in conversation(episode):
+        for block in message["blocks"]:
+            yield message["turn"], plain(block["text"])
+            yield message["turn"], plain(block.get("name", ""))
+    for index, turn in enumerate(episode.turns):
+        for message in (*turn.new_messages, turn.message):
+            for function in calls_of(message):
+                yield index, plain(str(function.get("arguments", "")))
+    outcome = episode.outcome
+    yield from ((None, plain(text)) for text in (outcome.message, outcome.trace))
+
+
+def plain(text: str) -> str:
+    """The text on one line, as Markdown shows it: a break is a space."""
+    return " ".join(text.translate(_PICTURES).split())

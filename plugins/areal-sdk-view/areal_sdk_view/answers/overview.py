@@ -1,13 +1,17 @@
-"""One run: its line in the list, settings, verdict, ledger; its faults, and the logs of its processes."""
+"""A run: its line in the list, settings, verdict, ledger, faults, logs. Runs side by side: figures, other settings."""
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from areal_sdk.records import FollowedRun, overview_of
+from areal_sdk.records import FollowedRun, differing_settings, figures_of, overview_of
+from areal_sdk_view.answers.held_out import MAX_SIDES
 from areal_sdk_view.library import NotThereError
 from areal_sdk_view.notes import read_note
 
+MAX_RUNS = 100
+"""Maximum number of runs whose curves are compared."""
 LOG_PART = 100_000
 """Bytes of a log in one answer."""
 
@@ -54,3 +58,16 @@ def logs(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
             file.seek(since)
             text = file.read(max(0, until - since))
     return {"sizes": sizes, "name": name, "since": since, "text": text.decode(errors="replace")}
+
+
+def compare(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """The curves come from each run's own `events`: any number of runs costs one small answer each."""
+    if len(paths) > MAX_RUNS:
+        raise ValueError(f"{len(paths)} runs: compare at most {MAX_RUNS}")
+    runs = {name: FollowedRun(path).run_dir for name, path in paths.items()}
+    return {
+        "runs": list(runs),
+        "max_sides": MAX_SIDES,
+        "figures": {name: figures_of(run) for name, run in runs.items()},
+        "settings": differing_settings([run.read_config() for run in runs.values()]),
+    }

@@ -24,6 +24,7 @@ export async function runs(root, parts, query) {
     const shown = list.filter((run) => words.every((word) => `${run.run} ${run.agent} ${run.model} ${run.algorithm} ${run.state} ${run.tags.join(" ")} ${run.note}`.toLowerCase().includes(word)));
     replace(button, chosen.size ? `Compare ${chosen.size}` : "Compare");
     button.disabled = chosen.size < 2;
+    const focused = document.activeElement.matches("td input") && document.activeElement.ariaLabel;
     replace(body, shown.map((run) => h("tr", { "data-run": run.run },
       h("td", {}, h("input", { type: "checkbox", "aria-label": `Choose ${run.run}`, checked: chosen.has(run.run), onchange: (event) => { if (event.target.checked) chosen.add(run.run); else chosen.delete(run.run); draw(); } })),
       h("td", { class: "name" }, link(href(["run", run.run]), run.run), noteOf(run), run.problem ? h("div", { class: "dim" }, run.problem.slice(0, 160)) : null),
@@ -34,6 +35,7 @@ export async function runs(root, parts, query) {
       h("td", { class: "num", title: moment(run.began) }, ago(run.began)))));
     if (!shown.length) replace(body, h("tr", {}, h("td", { colspan: 9, class: "dim" }, list.length ? "No run is like that." : "No runs here yet: areal-sdk train writes into ./runs.")));
     table.restore();
+    [...body.querySelectorAll("input")].find((one) => one.ariaLabel === focused)?.focus();
   }
 
   replace(root, h("div", { class: "head" }, h("h1", {}, "Runs"), h("span", { class: "dim" }, `${list.length}`)),
