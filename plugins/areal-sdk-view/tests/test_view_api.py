@@ -13,7 +13,6 @@ from view_runs import ATTACK, GROUP, STEPS, add_failures, evaluate, write_run, w
 import areal_sdk_view
 from areal_sdk import Episode, Outcome, Task, Turn
 from areal_sdk.records import EpisodeRecord, EpisodeTokens, FollowedRun, TokenFlag, TurnTokens
-from areal_sdk.telemetry import RunDir
 from areal_sdk.testing import RecordedRun
 from areal_sdk.types import ErrorKind
 from areal_sdk_view.answers.columns import columns_of
@@ -439,7 +438,7 @@ def test_a_tab_hears_of_episodes_though_evaluations_have_files_of_their_own(runs
 
 def test_a_tab_hears_that_a_run_was_killed_or_got_a_note(runs: Path) -> None:
     library = Library([runs])
-    with RunDir(runs / "guess-1").in_use():
+    with FollowedRun(runs / "guess-1").run_dir.in_use():
         running = library.state("guess-1"), library.state("")
     killed = library.state("guess-1"), library.state("")
     write_note(runs / "guess-1", ["odd"], "")

@@ -9,7 +9,7 @@ from view_places import PLACES, check
 from view_runs import STEPS, TOKEN, add_failures, evaluate, write_run, write_step
 
 from areal_sdk import Episode, Outcome, Task
-from areal_sdk.telemetry import RunDir
+from areal_sdk.records import FollowedRun
 from areal_sdk.testing import RecordedRun
 from areal_sdk_view.answers.held_out import MAX_SIDES
 from areal_sdk_view.command import view
@@ -346,7 +346,7 @@ async def test_the_list_follows_runs_that_begin_and_are_killed(
 ) -> None:
     await page.open(f"{address}/?token={TOKEN}#runs")
     await page.run("document.querySelector('td input').focus()")
-    run = RunDir(write_run(runs, "guess-3"))
+    run = FollowedRun(write_run(runs, "guess-3")).run_dir
     lines = run.metrics.read_text().splitlines(keepends=True)
     with run.in_use():
         run.metrics.write_text("".join(lines[:-1]))  # its end is not there yet
