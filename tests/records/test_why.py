@@ -268,6 +268,9 @@ async def test_tokens_tell_whether_a_few_are_off_or_all(tmp_path: Path) -> None:
     assert finding.evidence[1] == (
         "step 100: 10% of 100 tokens are off by more than 1 nat: a few tokens are wrong, not all"
     )
+    (run / "tokens" / "step-000100.npz").write_bytes(b"half of a file")
+    (finding,) = why(RunDir.open(run)).findings
+    assert len(finding.evidence) == 1
 
 
 def output_of(path: Path, *more: str) -> str:

@@ -206,11 +206,9 @@ def _read(
     found, lost = [], 0
     for one in summaries:
         try:
-            record = read_episode(run_dir.episodes, one)
+            found.append((step_of(one), read_episode(run_dir.episodes, one).episode))
         except StorageError:
             lost += 1
-            continue
-        found.append((step_of(one), record.episode))
     return found, lost
 
 
@@ -221,10 +219,11 @@ def step_of(summary: EpisodeSummary) -> int:
 
 def _far_tokens(run_dir: RunDir, steps: Sequence[Step]) -> FarTokens | None:
     known = [step for step in steps if step.get("train/dlogp_lag_0") is not None]
-    if not known:
+    worst = max(known, key=lambda step: float(step["train/dlogp_lag_0"]), default={})
+    try:
+        tokens = run_dir.read_tokens(worst.get("step", 0))
+    except (StorageError, LookupError, TypeError):  # damaged: no other sign needs it
         return None
-    worst = max(known, key=lambda step: float(step["train/dlogp_lag_0"]))
-    tokens = run_dir.read_tokens(worst["step"])
     if tokens is None or "train_minus_behaviour" not in tokens.columns:
         return None
     terms = tokens.columns["flags"].astype(np.uint8) & TokenFlag.TERM > 0
