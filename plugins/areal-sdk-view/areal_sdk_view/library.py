@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from areal_sdk import ArealError
-from areal_sdk.records import EpisodeRecord, EpisodeSummary, FollowedRun, overview_of
+from areal_sdk.records import EpisodeRecord, EpisodeSummary, EpisodeTokens, FollowedRun, overview_of
 from areal_sdk_view.answers.endings import Ending
 from areal_sdk_view.notes import FILE as NOTES
 from areal_sdk_view.notes import read_note
@@ -41,6 +41,13 @@ class OpenRun(FollowedRun):
             run = whole_text(self.run_dir.path.name)
             raise NotThereError(f"no episode {name!r} in run {run!r}")
         return self.record(summary)
+
+    def seen(self, record: EpisodeRecord) -> tuple[EpisodeTokens | None, str]:
+        """What its step made of the tokens of an episode, and the problem with the record of the step, if there is one."""
+        try:
+            return self.tokens(record), ""
+        except (ArealError, LookupError, TypeError, ValueError) as exc:
+            return None, str(exc)
 
     def of(self, name: Literal["group", "task_id"], value: str) -> list[EpisodeSummary]:
         """The episodes with this group or task, oldest first."""

@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from view_browser import Page
 from view_places import check
 from view_runs import STEPS, TOKEN, write_run, write_step
@@ -19,6 +21,7 @@ from areal_sdk import ArealError, ConfigError, Episode, Outcome, Task, Turn
 from areal_sdk.records import FollowedRun
 from areal_sdk.testing import RecordedRun
 from areal_sdk.types import ErrorKind
+from areal_sdk_view.answers.pieces import pieces_of
 from areal_sdk_view.api import OF_RUN, encode
 from areal_sdk_view.export import export
 from areal_sdk_view.library import NotThereError, OpenRun
@@ -399,3 +402,52 @@ def test_an_episode_with_a_value_of_a_wrong_type_is_shown_or_named_as_damaged(
             write_record(path, text)
             found += [f"{place} = {to!r:.20}: {one}" for one in problems_of(path)]
     assert found == []
+
+
+async def test_an_episode_is_shown_though_the_files_beside_it_are_damaged(
+    page: Page, address: str, runs: Path
+) -> None:
+    path = runs / "guess-1"
+    (path / "model").mkdir()
+    (path / "model" / "tokenizer.json").write_text('{"a": ')
+    (path / "tokens").mkdir()
+    (path / "tokens" / "step-000004.npz").write_bytes(b"half of a file")
+    (path / "ledger.json").write_text('{"started": 3}')
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/episode/train-4.0")
+    text = await page.text()
+    assert "The answer is 40." in text
+    assert "step-000004.npz is damaged" in text
+    await page.go("#run/guess-1/group/train-4")
+    assert "4 attempts" in await page.text()
+    await page.go("#run/guess-1")
+    assert "No books yet" in await page.text()
+    check(page, address)
+
+
+def test_ids_that_no_tokenizer_has_are_shown_as_ids(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    Tokenizer(WordLevel({"a": 0}, unk_token="a")).save(str(file))
+    pieces = pieces_of(tmp_path)
+    assert pieces.table([-1, 1 << 40]) == (["-1 ", f"{1 << 40} "], [0, 1])
+
+
+async def test_settings_that_are_no_runs_are_named(page: Page, address: str, runs: Path) -> None:
+    (runs / "other").mkdir()
+    (runs / "other" / "config.toml").write_text("[tool]")
+    await page.open(f"{address}/?token={TOKEN}#run/other")
+    assert "has no model: these are no settings of a run" in await page.text()
+
+
+async def test_runs_without_a_step_are_compared_over_any_axis(
+    page: Page, address: str, runs: Path
+) -> None:
+    RecordedRun(runs / "killed", settings={"model": "tiny"}).close()
+    await page.open(f"{address}/?token={TOKEN}")
+    for axis in ("step", "episodes", "tokens", "hours", "cpu"):
+        for place in (f"compare?run=killed&run=guess-1&axis={axis}", f"run/killed?axis={axis}"):
+            await page.go(f"#{place}")
+            assert not await page.run("!!document.querySelector('.problem')"), place
+    await page.go("#run/%ZZ")
+    assert "no run '%ZZ'" in await page.text()
+    page.problems = [one for one in page.problems if "404" not in one]
+    check(page, address)

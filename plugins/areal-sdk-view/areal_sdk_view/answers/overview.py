@@ -23,9 +23,11 @@ def why(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def describe(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     run_dir = run.run_dir
+    if (about := overview_of(run_dir.path)) is None:
+        raise NotThereError(f"{run_dir.config} has no model: these are no settings of a run")
     verdict, live = run.verdict(), run_dir.read_live()
     return {
-        "overview": (about := overview_of(run_dir.path)) and about.to_json(),
+        "overview": about.to_json(),
         "settings": run_dir.read_config(),
         "plugins": run_dir.read_plugins(),
         "verdict": verdict and {of: getattr(verdict, of) for of in ("missing", "figures", "cure")},

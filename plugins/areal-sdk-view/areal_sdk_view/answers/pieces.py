@@ -34,7 +34,7 @@ class Pieces:
         return text
 
     def _decode(self, token: int) -> str:
-        if self._tokenizer is None:
+        if self._tokenizer is None or not 0 <= token < 1 << 32:
             return f"{token} "
         both = self._tokenizer.decode([*self._anchor, token], skip_special_tokens=False)
         if both.startswith(self._before) and len(both) > len(self._before):
@@ -50,6 +50,9 @@ class Pieces:
 
 @lru_cache(maxsize=8)
 def pieces_of(model: Path) -> Pieces:
-    """The texts of the tokens of a run whose model's files are in `model`."""
+    """The texts of the tokens of a run whose model's files are in `model`; their ids, if its tokenizer is damaged."""
     file = model / "tokenizer.json"
-    return Pieces(Tokenizer.from_file(str(file)) if file.is_file() else None)
+    try:
+        return Pieces(Tokenizer.from_file(str(file)) if file.is_file() else None)
+    except Exception:  # noqa: BLE001 - the library raises nothing more special
+        return Pieces(None)

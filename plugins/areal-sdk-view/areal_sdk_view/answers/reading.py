@@ -72,12 +72,9 @@ def copy(run: OpenRun, query: Mapping[str, str]) -> JSON:
 
 
 def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
-    """Every token of the episode once, as columns, and the segments of its turns.
-
-    Where a prompt begins like an earlier turn, the segment holds the rest: `start` is the place in the whole.
-    """
+    """Every token of the episode once, as columns, and the segments of its turns."""
     record = run.episode(query.get("id", ""))
-    seen, turns = run.tokens(record), record.episode.turns
+    (seen, problem), turns = run.seen(record), record.episode.turns
     of_turns = columns_of(record, seen)
     names = (*OF_SAMPLING, *((*OF_STEP, "why") if seen is not None else ()))
     columns = {name: aligned(turns, [of_turn[name] for of_turn in of_turns]) for name in names}
@@ -96,6 +93,7 @@ def read_tokens(run: OpenRun, query: Mapping[str, str]) -> JSON:
         "texts": texts,
         "text_of": places,
         "ids": tokens,
+        "problem": problem,
         "columns": columns,
         "readings": readings,
         "pair": pair_of(readings),

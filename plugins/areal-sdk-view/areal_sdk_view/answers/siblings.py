@@ -29,7 +29,7 @@ def align(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     if not found:
         raise NotThereError(f"no group {group!r} in this run")
     records = [run.record(one) for one in found]
-    paths = [_path(record, run.tokens(record)) for record in records]
+    paths = [_path(record, run.seen(record)[0]) for record in records]
     order = sorted(range(len(found)), key=lambda n: (paths[n]["tokens"], -(found[n].reward or 0.0)))
     common = _shared([paths[n]["tokens"] for n in (order[0], order[-1])]) if order else 0
     texts = pieces_of(run.run_dir.model)

@@ -1,6 +1,6 @@
 """A task through training: its attempts by version, and whether it was learnt, is flaky, or was lost."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean
@@ -34,18 +34,12 @@ def list_tasks(run: FollowedRun, query: Mapping[str, str]) -> dict[str, Any]:
     rewards = [one.reward for found in by_task.values() for one in found if one.reward is not None]
     low, high = (min(rewards), max(rewards)) if rewards else (0.0, 1.0)
     rows = [
-        {
-            "task": task,
-            "num": len(found),
-            **_course([one.reward for one in found if one.reward is not None], low, high),
-        }
+        {"task": task, "num": len(found), **_course(found, low, high)}
         for task, found in by_task.items()
     ]
     rows.sort(key=lambda row: (row["change"] is None, row["change"] or 0.0))
-    counts = {
-        kind: sum(row["became"] == kind for row in rows)
-        for kind in ("learnt", "known", "flaky", "lost", "never", "new")
-    }
+    became = Counter(row["became"] for row in rows)
+    counts = {kind: became[kind] for kind in ("learnt", "known", "flaky", "lost", "never", "new")}
     return {
         "splits": sorted({one.split for one in run.episodes}),
         "split": split,
@@ -100,8 +94,9 @@ def _window(part: Sequence[EpisodeSummary]) -> dict[str, Any]:
     }
 
 
-def _course(rewards: Sequence[float], low: float, high: float) -> dict[str, Any]:
+def _course(found: Sequence[EpisodeSummary], low: float, high: float) -> dict[str, Any]:
     """The level of the first and of the last third of the attempts, and the word for the two."""
+    rewards = [one.reward for one in found if one.reward is not None]
     third = len(rewards) // 3
     if third < 2:
         return {"first": None, "last": None, "change": None, "became": "new"}
@@ -118,13 +113,8 @@ def _course(rewards: Sequence[float], low: float, high: float) -> dict[str, Any]
         became = "known"
     else:
         became = "never" if last <= LOW else "flaky"
-    return {
-        "first": fmean(begin),
-        "last": fmean(end),
-        "change": change,
-        "became": became,
-        "spark": _spark(rewards),
-    }
+    levels = {"first": fmean(begin), "last": fmean(end), "change": change}
+    return {**levels, "became": became, "spark": _spark(rewards)}
 
 
 def _spark(rewards: Sequence[float]) -> list[float]:

@@ -4,6 +4,7 @@ export const AXES = { step: "step", episodes: "episodes", tokens: "tokens", hour
 
 /** The values of an axis, one a step. Episodes and sampled tokens add up; hours are of the clock, CPU hours of main process, engine, trainers and agents. */
 export function axis(name, columns) {
+  if (!columns.step) return [];
   if (name === "hours") {
     const begin = columns.time[0] - (columns.train_seconds?.[0] ?? 0);
     return columns.time.map((time) => (time - begin) / 3600);
@@ -17,7 +18,7 @@ export function axis(name, columns) {
       return sum;
     });
   }
-  return columns.step ?? [];
+  return columns.step;
 }
 
 /** From a step to its place on the axis; a step between two, or none, goes to the nearest before. */

@@ -1,9 +1,12 @@
 // Every state of the page is its address: `#run/NAME/episodes?where=reward+%3C+0.5`.
 
+/** A part of an address; as it stands if it is no coded text. */
+const decoded = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
+
 /** The address as parts and a query. */
 export function parse(hash = location.hash) {
   const [path, query = ""] = hash.replace(/^#/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
 }
 
 /** The address of parts and of the query's values that are not empty. */

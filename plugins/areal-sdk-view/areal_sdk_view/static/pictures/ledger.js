@@ -9,7 +9,7 @@ const [WIDTH, BAR, GAP, LEAST] = [520, 16, 26, 3];
 const HEIGHT = 190;
 
 export function ledger(run, books, isRunning) {
-  if (!books) return h("p", { class: "dim" }, "No books yet.");
+  if (!books?.dropped) return h("p", { class: "dim" }, "No books yet.");
   const dropped = Object.entries(books.dropped).filter(([, num]) => num).sort((a, b) => b[1] - a[1]);
   const parts = [
     { name: "trained", num: books.trained, fill: "series-1", where: "step > 0" },

@@ -48,7 +48,7 @@ export async function episode(root, { run, about, rest, query }) {
     pair.to ? weights : null,
     h("div", { class: "two" },
       h("section", { class: "panel", "aria-label": "Conversation" }, h("h2", {}, "Conversation"), talk.element),
-      h("div", {}, h("section", { class: "panel", "aria-label": "Tokens" }, h("h2", {}, "Tokens"), tokens.element),
+      h("div", {}, h("section", { class: "panel", "aria-label": "Tokens" }, h("h2", {}, "Tokens"), known.problem ? h("p", { class: "problem" }, known.problem) : null, tokens.element),
         pair.to ? null : weights,
         wrapped("Time", timeline(one.turns, summary.duration_s)),
         wrapped("Task", one.task.data.text === "{}" ? null : h("div", { class: "block data" }, one.task.data.text)))));
