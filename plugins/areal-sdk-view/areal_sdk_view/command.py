@@ -17,7 +17,7 @@ import click
     help="Write the RUNs as one offline page.",
 )
 @click.option(
-    "--episodes", default=500, show_default=True, help="With --export: episodes in the page."
+    "--episodes", type=click.IntRange(1), default=500, help="With --export: episodes; default: 500."
 )
 @click.option(
     "--check-report",
@@ -58,7 +58,10 @@ def view(
         else:
             from areal_sdk_view.server import serve
 
-            serve(roots, port=port, say=click.echo)
+            try:
+                serve(roots, port=port, say=click.echo)
+            except OSError as exc:
+                raise click.UsageError(f"{exc.strerror}: leave --port out for a free one") from exc
 
 
 def _directory(given: Path, scratch: Path) -> Path:

@@ -1,6 +1,7 @@
 """The pages in a real browser: every view renders, by keyboard too, and nothing that an agent said acts."""
 
 import shlex
+import socket
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -339,6 +340,21 @@ async def test_a_live_run_is_shown_as_it_grows(page: Page, address: str, runs: P
     await page.until("document.body.innerText.includes('29 of 29')")
     run.close()
     check(page, address)
+
+
+async def test_evaluations_are_marked_on_the_curves(page: Page, address: str) -> None:
+    await page.open(f"{address}/?token={TOKEN}#run/guess-1/curves")
+    await page.run("[...document.querySelectorAll('canvas')].at(-1).focus()")
+    await page.press("ArrowLeft")
+    await page.until("document.body.innerText.includes('evaluation: after')")
+    check(page, address)
+
+
+def test_a_port_that_is_taken_is_named_with_the_cure(runs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(view, [str(runs), "--port", str(taken.getsockname()[1])])
+    assert result.exit_code == 2
+    assert "address already in use: leave --port out" in " ".join(result.output.split())
 
 
 async def test_the_list_follows_runs_that_begin_and_are_killed(

@@ -61,13 +61,11 @@ def _of_part(part: object) -> Iterator[Block]:
 
 def _arguments(given: object) -> str:
     """Arguments of a call as a person reads them: indented, where they are JSON."""
-    if not isinstance(given, str):
-        return text_of(given)
     try:
-        parsed = orjson.loads(given)
-    except orjson.JSONDecodeError:
-        return given
-    return text_of(parsed) if isinstance(parsed, (dict, list)) else given
+        parsed = orjson.loads(given)  # type: ignore[arg-type]
+    except orjson.JSONDecodeError:  # of what is no text, too
+        parsed = given
+    return text_of(parsed if isinstance(parsed, (dict, list)) else given)
 
 
 def text_of(value: object) -> str:

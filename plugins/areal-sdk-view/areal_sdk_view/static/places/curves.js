@@ -11,7 +11,7 @@ import { count, number, seconds, signed } from "../parts/words.js";
 
 const FIRST = ["training reward"];
 const NUM_STRIKING = 7;
-const QUIET = ["checkpoint", "note"];
+const QUIET = ["checkpoint", "evaluation", "note"];
 
 export async function curves(root, { run, about, query }) {
   const asked = { names: query.get("names") ?? "" };
@@ -25,7 +25,7 @@ export async function curves(root, { run, about, query }) {
     const { columns } = events;
     const xs = axis(state.axis, columns);
     const place = placeOf(columns.step, xs);
-    const marks = events.happened.map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(QUIET.includes(one.kind) ? "dim" : "bad"), faint: QUIET.includes(one.kind) }));
+    const marks = [...events.evaluations.map((one) => ({ kind: "evaluation", step: one.step ?? 0, text: one.name ?? one.split ?? "" })), ...events.happened].map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(QUIET.includes(one.kind) ? "dim" : "bad"), faint: QUIET.includes(one.kind) }));
     const common = { events: marks, xLabel: AXES[state.axis], smooth: state.smooth, range: state.range, log: state.log, onZoom: zoom };
     const points = (name) => (columns[name] ?? []).map((y, n) => [xs[n], y]).filter(([x]) => x !== null);
     const isExtra = (name) => asked.names && name in columns && !events.panels.some((one) => one.series.some((part) => part.name === name));
