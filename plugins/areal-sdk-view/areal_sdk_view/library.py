@@ -43,7 +43,7 @@ class OpenRun(FollowedRun):
         return self.record(summary)
 
     def seen(self, record: EpisodeRecord) -> tuple[EpisodeTokens | None, str]:
-        """What its step made of the tokens of an episode, and the problem with the record of the step, if there is one."""
+        """The tokens of an episode as its step saw them, and the problem with the record of that step, if there is one."""
         try:
             return self.tokens(record), ""
         except (ArealError, LookupError, TypeError, ValueError) as exc:
