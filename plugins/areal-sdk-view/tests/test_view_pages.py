@@ -206,8 +206,7 @@ async def test_a_log_without_a_line_is_told_from_a_search_that_found_none(
     log = runs / "guess-1/logs/engine.log"
     for text, said in (("", "This log is empty"), ("ready", "No line that was read has this text")):
         log.write_text(text)
-        await page.open(f"{address}/?token={TOKEN}#run/guess-1/logs?find=absent")
-        await page.run("location.reload(); 1")
+        await page.open(f"{address}/?token={TOKEN}&text={text}#run/guess-1/logs?find=absent")
         await page.until(f"document.querySelector('pre.log')?.innerText.startsWith({said!r})")
     check(page, address)
 
