@@ -1,6 +1,7 @@
 """Fixtures and rules that hold for every test."""
 
 import gc
+import os
 import signal
 from typing import Any
 
@@ -12,6 +13,9 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+# Tests run beside each other; a run would take all cores but one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FIRST = (
     "tests/launch/",

@@ -1,11 +1,16 @@
-"""The dtype in which this machine computes fast. It is read from the kernel, since the main process has no torch."""
+"""The dtype in which this machine computes fast, and the threads it has for it. Both are read from the kernel, since the
+main process has no torch."""
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, SubprocessError, check_output
 
 CPUINFO = Path("/proc/cpuinfo")
+TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The processor time of a container, in microseconds, and the period in which it may use it."""
 GPU_DEVICES = tuple(map(Path, ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
 """Device files of NVIDIA, of AMD, and of a GPU under WSL."""
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -16,8 +21,35 @@ _FIRST_WITH_BFLOAT16 = 8.0
 
 def bfloat16_is_slow(device: str) -> bool:
     """Whether `device` of this machine is a CPU, or a GPU, that has no instructions for bfloat16."""
-    is_cpu = device == "cpu" or (device == "auto" and not has_gpu())
-    return not (has_bfloat16() if is_cpu else gpus_have_bfloat16())
+    return not (has_bfloat16() if computes_on_cpu(device) else gpus_have_bfloat16())
+
+
+def computes_on_cpu(device: str) -> bool:
+    """Whether `device` of this machine is a CPU."""
+    return device == "cpu" or (device == "auto" and not has_gpu())
+
+
+def threads_for(num_processes: int) -> int:
+    """The threads of each of `num_processes` that compute at once. One core is left to the main process and to agents: an
+    operation waits for the slowest of its threads, so that one late thread makes all of them late."""
+    if (told := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        return max(1, int(told))
+    return max(1, (num_cores() - 1) // num_processes)
+
+
+@cache
+def num_cores() -> int:
+    """The number of cores that this process may use. Two threads of a core share its arithmetic, so they count once."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    usable = os.sched_getaffinity(0) if has_affinity else range(os.cpu_count() or 1)
+    try:
+        cores = len({Path(TOPOLOGY.format(number)).read_text() for number in usable})
+    except OSError:
+        cores = len(usable)
+    with suppress(OSError, ValueError):  # without a quota the file says "max"
+        time, period = map(int, QUOTA.read_text().split())
+        cores = min(cores, time // period)
+    return max(1, cores)
 
 
 def has_gpu() -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from areal_sdk.config.keys import join_key
-from areal_sdk.config.machine import bfloat16_is_slow
+from areal_sdk.config.machine import bfloat16_is_slow, computes_on_cpu, threads_for
 from areal_sdk.config.sections.base import ENDLESS, JSON, Section
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
@@ -155,18 +155,25 @@ def _may_be_file(source: str) -> bool:
 
 
 def _for_this_device(values: Any) -> Any:
-    """float32 for the parts that run on a device of this machine that has no instructions for bfloat16."""
+    """The values, with defaults for the parts that compute on this machine: float32 where its device has no instructions
+    for bfloat16, and a share of its cores."""
     if not isinstance(values, Mapping):
         return values
     if _section(values, "cluster").get("launcher", "local") != "local":
         return values  # other machines compute
+    ranks = _section(values, "trainer").get("ranks", 1)
+    threads = 1  # which repeats bit for bit
+    if isinstance(ranks, int) and ranks > 0 and not _section(values, "run").get("deterministic"):
+        threads = threads_for(1 + ranks)
     implied = {}
     for part, own, key in (("trainer", "fsdp", "precision"), ("engine", "local", "dtype")):
         given = values.get(part, {})
         if not isinstance(given, Mapping) or given.get("name", own) != own:
             continue
-        if given.get(key, "auto") == "auto" and bfloat16_is_slow(str(given.get("device", "auto"))):
-            implied[part] = {**given, key: "float32"}
+        device = str(given.get("device", "auto"))
+        implied[part] = {"threads": threads, **given} if computes_on_cpu(device) else dict(given)
+        if given.get(key, "auto") == "auto" and bfloat16_is_slow(device):
+            implied[part][key] = "float32"
     return {**values, **implied}
 
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,72 @@ def test_a_gpu_without_bfloat16_computes_in_float32(
         machine.gpus_have_bfloat16.cache_clear()
     assert config.trainer.precision == dtype
     assert config.engine.dtype == ("float32" if dtype == "float32" else "auto")
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine of eight cores with two threads each, and no GPU. Returns the file of the container's quota."""
+    for number in range(16):
+        core = number // 2
+        (tmp_path / str(number)).write_text(f"{2 * core}-{2 * core + 1}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(machine, "TOPOLOGY", str(tmp_path / "{}"))
+    monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    monkeypatch.setattr(machine, "num_cores", machine.num_cores.__wrapped__)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return tmp_path / "cpu.max"
+
+
+def threads(values: dict[str, Any]) -> tuple[int, int]:
+    config = parse_config(values)
+    return config.engine.threads, config.trainer.threads
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, (3, 3)),
+        ({"trainer": {"ranks": 2}}, (2, 2)),
+        ({"trainer": {"ranks": 16}}, (1, 1)),
+        ({"engine": {"threads": 6}}, (6, 3)),
+        ({"engine": {"device": "cuda"}}, (1, 3)),
+        ({"run": {"deterministic": True}}, (1, 1)),
+        ({"cluster": {"launcher": "ray"}}, (1, 1)),
+    ],
+)
+def test_processes_share_the_cores_but_one(
+    eight_cores: Path, values: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    assert threads(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("max 100000", 3), ("500000 100000", 2), ("50000 100000", 1)]
+)
+def test_a_container_has_the_cores_of_its_quota(
+    eight_cores: Path, quota: str, expected: int
+) -> None:
+    eight_cores.write_text(f"{quota}\n")
+    assert threads({}) == (expected, expected)
+
+
+def test_threads_that_the_environment_names_are_taken(
+    eight_cores: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads({}) == (2, 2)
+
+
+def test_two_cores_have_a_thread_for_each_process(
+    eight_cores: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})
+    assert threads({}) == (1, 1)
+
+
+def test_a_kernel_without_a_topology_has_a_core_for_each_processor(
+    eight_cores: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "TOPOLOGY", "/nowhere/{}")
+    assert threads({}) == (7, 7)

@@ -182,7 +182,7 @@ class TrainerSection(Section):
     device: Device = "auto"
     """`cpu`, `cuda`, or `cuda:1` for a single rank; `auto`: a GPU if torch finds one."""
     threads: Positive = 1
-    """Threads of torch in each rank; more than one helps only on idle cores."""
+    """Threads of torch in each rank. Default: as `engine.threads`."""
     step_timeout_s: Seconds = 1800.0
     """Deadline of a step. A step that takes longer ends the run, because a rank hangs."""
     lora: LoraSection = LoraSection()

@@ -29,7 +29,7 @@ class EngineSection(Section):
     """Whether the local engine drafts tokens from earlier text, and computes several in one step where that is faster.
     The distribution of the tokens stays the same."""
     threads: Positive = 1
-    """Threads of torch; more than one helps only on idle cores."""
+    """Threads of torch. Default: on a CPU of this machine the cores but one, shared evenly with the trainer's ranks."""
 
     @property
     def kind(self) -> str:

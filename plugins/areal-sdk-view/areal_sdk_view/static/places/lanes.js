@@ -64,7 +64,7 @@ export async function lanes(root, { run }) {
     pen.fillText(`most ${number(most(answer.engine, ["answered", "waiting"]), 2)}`, 4, tops.engine + 26);
     if (answer.gate.most) pen.fillText(`of ${count(answer.gate.most)}`, 4, tops.gate + 26);
     const ticks = width < 500 ? 2 : 5;
-    for (let n = 0; n <= ticks; n += 1) pen.fillText(seconds((n / ticks) * length), x(answer.since + (n / ticks) * length) - (n === ticks ? 36 : 0), height - 5);
+    for (let n = 0; n <= ticks; n += 1) { const text = seconds((n / ticks) * length); pen.fillText(text, x(answer.since + (n / ticks) * length) - (n === ticks ? pen.measureText(text).width : 0), height - 5); }
   }
 
   const found = (event) => {
