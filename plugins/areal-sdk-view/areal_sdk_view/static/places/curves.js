@@ -28,10 +28,11 @@ export async function curves(root, { run, about, query }) {
     const marks = [...events.evaluations.map((one) => ({ kind: "evaluation", step: one.step ?? 0, text: one.name ?? one.split ?? "" })), ...events.happened].map((one) => ({ x: place(one.step), text: `${one.kind}: ${one.text}`, colour: colour(QUIET.includes(one.kind) ? "dim" : "bad"), faint: QUIET.includes(one.kind) }));
     const common = { events: marks, xLabel: AXES[state.axis], smooth: state.smooth, range: state.range, log: state.log, onZoom: zoom };
     const points = (name) => (columns[name] ?? []).map((y, n) => [xs[n], y]).filter(([x]) => x !== null);
+    const oldest = (columns["batch/staleness_max"] ?? []).map((most, n) => [xs[n], columns["batch/staleness"]?.[n] ?? null, most]).filter((point) => !point.includes(null));
     const isExtra = (name) => asked.names && name in columns && !events.panels.some((one) => one.series.some((part) => part.name === name));
     const panels = [...events.panels, ...events.names.filter(isExtra).map((name) => ({ title: name, series: [{ name, label: name.split("/").at(-1) }] }))];
     const described = [...measured(events.evaluations, place, { smooth: 0, range: state.range ?? [0, xs.at(-1) ?? 1] }),
-      ...panels.map(({ title, series: parts }) => ({ title, height: FIRST.includes(title) ? 230 : 140, lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name) })) })),
+      ...panels.map(({ title, series: parts }) => ({ title, height: FIRST.includes(title) ? 230 : 140, lines: parts.filter((one, n) => n === 0 || !isSame(columns[one.name], columns[parts[0].name])).map((one) => ({ label: one.label, points: points(one.name), band: one.name === "batch/staleness" ? oldest : [] })) })),
       ...warmUp(events.warm_up)].filter((one) => !state.panel || one.title === state.panel);
     charts = described.map((one) => chart({ ...common, href: href(["run", run, "curves"], { ...Object.fromEntries(parse().query), panel: one.title }), ...one, ...(state.panel ? { height: Math.round(innerHeight * 0.6) } : {}) }));
     const framed = (isFirst) => charts.filter((_, n) => (described[n].height > 140) === isFirst).map((one) => h("div", { class: "panel" }, one));
