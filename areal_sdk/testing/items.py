@@ -207,7 +207,7 @@ def _check_travels(item: object) -> None:
 
 
 def _named(make: Callable[[], Environment], cls: type) -> Callable[[], Environment]:
-    """`make`, which errors then call by the name of the class."""
+    """A function that does what `make` does, and has the name of the class, which errors quote."""
 
     def made() -> Environment:
         return make()

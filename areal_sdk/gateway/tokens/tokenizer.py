@@ -142,9 +142,9 @@ class Tokenizer:
         return tuple(_ids(self._hf, text))
 
     def encode_document(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
-        """Ids of raw text, with what the tokenizer puts at the start of every text (a BOS).
+        """Ids of raw text, with the token that the tokenizer puts at the start of every text (BOS), if it has one.
 
-        `most` as in `encode`; here a text that is not refused is encoded twice.
+        `most` is the limit of `encode`. A large text is encoded twice, once for the limit.
         """
         if most is not None and self._splits_cleanly:
             self._encode_large(text, most)

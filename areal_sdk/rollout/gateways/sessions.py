@@ -36,7 +36,7 @@ class GatewaySession:
         return self.packed is None and not self.lost
 
     def read(self, *, epoch: int) -> Episode:
-        """The episode. If its process was lost, it is an infrastructure error."""
+        """The recorded episode; an infrastructure error if the process of the gateway was lost."""
         task = Task(self.caller)
         if self.packed is None:
             outcome = Outcome.failed(ErrorKind.INFRASTRUCTURE, self.lost)

@@ -35,7 +35,7 @@ from areal_sdk.rollout.judging.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
 BLOCKED_S = 2.0
-"""Seconds after a call's deadline in which its worker, which ends late calls itself, answers; else the worker is blocked."""
+"""Seconds after the deadline of a call from which its worker, which ends late calls by itself, is blocked."""
 
 
 @dataclass(frozen=True, slots=True)

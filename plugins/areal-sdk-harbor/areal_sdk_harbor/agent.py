@@ -167,7 +167,7 @@ class Harbor(RolloutWorkflow):
             )
 
     async def _outcome(self, verdict: Verdict, played: Definition) -> Outcome:
-        """The outcome of a verdict. That it is missing is the agent's doing if the verifier gives one without the agent."""
+        """The outcome of a verdict. A missing one is the agent's fault if the verifier gives one without the agent."""
         if verdict.reward is not None:
             success = verdict.reward >= 1.0
             return Outcome.scored(verdict.reward, success=success, metrics=verdict.metrics)

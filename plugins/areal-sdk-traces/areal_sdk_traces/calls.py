@@ -108,7 +108,7 @@ def _add(graph: Graph, call: RecordedCall) -> None:
 
 
 def _add_results(graph: Graph, call: RecordedCall, extra: Extra, repeated: set[str | None]) -> None:
-    """The results of the last answer's tool calls, which are rows of their own."""
+    """Add the results of the tool calls in the last answer of `call` to `graph`: rows of their own in `extra`."""
     made = [one["id"] for one in call.answer.get("tool_calls") or ()]
     last = [name for name in made if name in extra.results and name not in repeated]
     if last:
