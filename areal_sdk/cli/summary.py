@@ -70,17 +70,15 @@ def print_summary(summary: "RunSummary") -> None:
 
 
 def verdict_lines(run_dir: "RunDir") -> Iterator[str]:
-    """The verdict on the run. Steps alone may look healthy where its episodes do not: then their first fault as well."""
+    """The verdict on the run. If it finds nothing missing: the first fault that the episodes show."""
     from areal_sdk.records.diagnosis.verdict import verdict_of_run
     from areal_sdk.records.diagnosis.why import why
 
     if (verdict := verdict_of_run(run_dir)) is None:
         return
     yield f"verdict: {verdict}"
-    hidden = []
-    if verdict.missing is None:  # of a solved run the verdict has told
-        faults = why(run_dir).findings
-        hidden = [one for one in faults if not one.costs_time and "solved" not in one.fault]
+    faults = why(run_dir).findings if verdict.missing is None else ()
+    hidden = [one for one in faults if not one.costs_time and "solved" not in one.fault]
     for fault in hidden[:1]:
         yield f"and yet {fault}: {fault.cure}"
     if hidden or verdict.missing is not None:

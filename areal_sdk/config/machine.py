@@ -40,8 +40,7 @@ def threads_for(num_processes: int) -> int:
 @cache
 def num_cores() -> int:
     """The number of cores that this process may use. Two threads of a core share its arithmetic, so they count once."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    usable = os.sched_getaffinity(0) if has_affinity else range(os.cpu_count() or 1)
+    usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     try:
         cores = len({Path(TOPOLOGY.format(number)).read_text() for number in usable})
     except OSError:

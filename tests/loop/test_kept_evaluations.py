@@ -67,6 +67,14 @@ def test_the_name_of_a_run_in_the_settings_file_is_not_taken(
     assert (tmp_path / "runs" / "kept").is_dir()
 
 
+def test_a_model_that_is_not_there_leaves_no_directory(tmp_path: Path) -> None:
+    asked = {"model": str(tmp_path / "absent"), "tasks": [Task("a")], "quiet": True}
+    run = {"dir": str(tmp_path / "runs")}
+    with pytest.raises(ConfigError, match="no model"):
+        areal_sdk.evaluate(agent, record=True, run=run, **asked)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_python_names_the_directory_and_nothing_resumes_it(tmp_path: Path) -> None:
     run = {"dir": str(tmp_path)}
     asked = {"tasks": [Task("a"), Task("b")], "base_url": ENDPOINT, "quiet": True, "run": run}

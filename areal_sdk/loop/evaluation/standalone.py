@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from areal_sdk.agent import AgentLike, RolloutWorkflow
@@ -13,7 +14,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.evaluation.evaluator import play_held_out
 from areal_sdk.loop.evaluation.kept import keep_evaluation
-from areal_sdk.loop.plan.models import find_served_model, whose_weights
+from areal_sdk.loop.plan.models import FoundModel, find_served_model, whose_weights
 from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.tasks import load_held_out
@@ -63,22 +64,21 @@ async def run_evaluation(
             plugins=plugins,
             say=view.say,
         )
-        if endpoint is None and (
-            told := await in_thread(
-                lambda: trained_on(config, held_out, split, program=program, plugins=plugins),
-                name="compare tasks",
-            )
-        ):
-            view.say(told)
+        if endpoint is None:  # before the run has a directory, since there may be no such model
+            compare = partial(trained_on, config, held_out, split, program=program, plugins=plugins)
+            if told := await in_thread(compare, name="compare tasks"):
+                view.say(told)
+            view.enter(f"starting: the engine loads {config.model}")
+            find = partial(find_served_model, config, plugins=plugins)
+            found = await in_thread(find, name="find model")
+            opened = _runner_on_model(config, program, split, view, plugins, found)
+        else:
+            opened = _runner_on_endpoint(config, program, split, view, endpoint)
         kept = None
         if record:
             kept = stack.enter_context(keep_evaluation(config, program, plugins, split=split))
             program.keep_output(kept.run_dir.logs)
-        runner = await stack.enter_async_context(
-            _runner_on_model(config, program, split, view, plugins)
-            if endpoint is None
-            else _runner_on_endpoint(config, program, split, view, endpoint)
-        )
+        runner = await stack.enter_async_context(opened)
 
         def evaluated(episode: Episode) -> None:
             view.evaluated(episode)
@@ -100,10 +100,13 @@ async def run_evaluation(
 
 @asynccontextmanager
 async def _runner_on_model(
-    config: Config, program: Program, split: str, view: EvalView, plugins: Plugins
+    config: Config,
+    program: Program,
+    split: str,
+    view: EvalView,
+    plugins: Plugins,
+    model: FoundModel,
 ) -> AsyncIterator[PlaysEpisodes]:
-    view.enter(f"starting: the engine loads {config.model}")
-    model = await in_thread(lambda: find_served_model(config, plugins=plugins), name="find model")
     if whose := whose_weights(model.directory):
         view.inform(whose)
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
