@@ -164,7 +164,7 @@ def _for_this_device(values: Any) -> Any:
     ranks = _section(values, "trainer").get("ranks", 1)
     threads = 1  # which repeats bit for bit
     if isinstance(ranks, int) and ranks > 0 and not _section(values, "run").get("deterministic"):
-        threads = threads_for(1 + ranks)
+        threads = threads_for((1 + ranks) * max(1, len(_section(values, "policy"))))
     implied = {}
     for part, own, key in (("trainer", "fsdp", "precision"), ("engine", "local", "dtype")):
         given = values.get(part, {})

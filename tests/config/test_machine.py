@@ -131,6 +131,7 @@ def threads(values: dict[str, Any]) -> tuple[int, int]:
         ({}, (3, 3)),
         ({"trainer": {"ranks": 2}}, (2, 2)),
         ({"trainer": {"ranks": 16}}, (1, 1)),
+        ({"policy": {"planner": {}, "coder": {}}}, (1, 1)),
         ({"engine": {"threads": 6}}, (6, 3)),
         ({"engine": {"device": "cuda"}}, (1, 3)),
         ({"run": {"deterministic": True}}, (1, 1)),
