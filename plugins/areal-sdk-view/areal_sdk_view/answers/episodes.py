@@ -83,9 +83,11 @@ def _search(
     """The next episodes that hold `text`, and the number of those that were looked at so far."""
     rows: list[EpisodeSummary] = []
     until = time.monotonic() + SEARCH_S
+    needle = text.lower()
+    phrase, words = plain(needle), [orjson.dumps(word)[1:-1] for word in needle.split()]
     for place in range(start, len(among)):
         try:
-            if _says(run, among[place], text.lower()):
+            if _says(run, among[place], phrase, words):
                 rows.append(among[place])
         except ArealError:
             pass  # `run.keep_episodes` deleted it while this search ran
@@ -94,15 +96,13 @@ def _search(
     return rows, len(among)
 
 
-def _says(run: OpenRun, one: EpisodeSummary, needle: str) -> bool:
-    """Whether a text of the episode, its task or an id holds `needle`. The record has other words, as names of fields."""
-    record = run.text(one)
-    record = (
-        record.lower() if needle.isascii() else record.decode(errors="replace").lower().encode()
-    )
-    if not all(orjson.dumps(word)[1:-1] in record for word in needle.split()):
+def _says(run: OpenRun, one: EpisodeSummary, phrase: str, words: Sequence[bytes]) -> bool:
+    """Whether a text of the episode, its task or an id holds `phrase`. The record has other words, as names of fields."""
+    raw = run.text(one)
+    record = raw.lower() if phrase.isascii() else raw.decode(errors="replace").lower().encode()
+    if not all(word in record for word in words):
         return False
     episode = run.record(one).episode
     of_task = (episode.id, episode.task.id, text_of(dict(episode.task.data)))
     texts = (*map(plain, of_task), *(text for _, text in said(episode)))
-    return any(plain(needle) in text.lower() for text in texts)
+    return any(phrase in text.lower() for text in texts)
