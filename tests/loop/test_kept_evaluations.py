@@ -75,6 +75,13 @@ def test_a_model_that_is_not_there_leaves_no_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_evaluation_that_is_refused_leaves_no_directory(tmp_path: Path) -> None:
+    asked = {"base_url": ENDPOINT, "tasks": [Task("a")], "rewards": {"exact_match": 1.0}}
+    with pytest.raises(ConfigError, match="reward functions have nothing to look at"):
+        areal_sdk.evaluate(agent, record=True, quiet=True, run={"dir": str(tmp_path)}, **asked)  # type: ignore[arg-type]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_python_names_the_directory_and_nothing_resumes_it(tmp_path: Path) -> None:
     run = {"dir": str(tmp_path)}
     asked = {"tasks": [Task("a"), Task("b")], "base_url": ENDPOINT, "quiet": True, "run": run}

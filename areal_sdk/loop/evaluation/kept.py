@@ -30,6 +30,10 @@ class KeptEvaluation:
     metrics: MetricsLog
     episodes: EpisodeWriter
 
+    def begin(self, agent: str) -> None:
+        """Say that nothing is trained here. The directory of an evaluation that is refused before is removed."""
+        self.metrics.log("measure", {"split": self.split, "agent": agent})
+
     def evaluated(self, episode: Episode) -> None:
         version = max((v for turn in episode.turns for v in turn.versions), default=None)
         error = episode.outcome.error
@@ -55,7 +59,6 @@ def keep_evaluation(
             run_dir.episodes, keep_bytes=config.run.keep_bytes, say=logger.warning
         )
         try:
-            metrics.log("measure", {"split": split, "agent": program.name})
             yield KeptEvaluation(run_dir, split, metrics, episodes)
         finally:
             metrics.close()

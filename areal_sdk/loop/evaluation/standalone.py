@@ -79,6 +79,8 @@ async def run_evaluation(
             kept = stack.enter_context(keep_evaluation(config, program, plugins, split=split))
             program.keep_output(kept.run_dir.logs)
         runner = await stack.enter_async_context(opened)
+        if kept is not None:
+            kept.begin(program.name)
 
         def evaluated(episode: Episode) -> None:
             view.evaluated(episode)
@@ -178,6 +180,5 @@ def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
     if isinstance(agent, AgentSpec) and agent.form:
         return bool(load_user_object(agent.form).takes_tokens)
     item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
-    return issubclass(
-        item if isinstance(item, type) else type(item), (RolloutWorkflow, Environment)
-    )
+    cls = item if isinstance(item, type) else type(item)
+    return issubclass(cls, (RolloutWorkflow, Environment))
