@@ -79,7 +79,7 @@ def is_held_out(key: str, share: float) -> bool:
 def seeds_of(split: str, *, count: int, eval_count: int, seed: int) -> range:
     """A seed for each task of a split: `count` to train on, or `eval_count` that are never trained on.
 
-    Another `seed` gives other ones.
+    Another `seed` gives other seeds.
 
     >>> seeds_of("train", count=3, eval_count=2, seed=1), seeds_of("eval", count=3, eval_count=2, seed=0)[0]
     (range(3, 6), 1000000000)

@@ -9,7 +9,7 @@ from areal_sdk.types import Exclusion, FinishReason
 
 
 def _number(default: float, least: float, most: float) -> Any:
-    """A number that clients may set, under its own name, from `least` to `most`."""
+    """A field that clients may set under the same name, to a number from `least` to `most`."""
     return field(default=default, metadata={"bounds": (least, most)})
 
 
@@ -17,8 +17,8 @@ def _number(default: float, least: float, most: float) -> Any:
 class Sampling:
     """The distribution that tokens are drawn from: the policy's own, unless a field changes it.
 
-    Every field's default changes nothing. A new number is a field here, with the bounds for clients and a place in
-    `exclusion`, and code in `backends/local/sampling.py`: the gateway, its schemas and SGLang take the fields from here.
+    Every field's default changes nothing. A new number needs a field here with its bounds for clients, a case in
+    `exclusion`, and code in `backends/local/sampling.py`. Gateway, schemas and SGLang take the fields from here.
     """
 
     temperature: float = _number(1.0, 0.0, 2.0)
@@ -69,7 +69,7 @@ SAMPLING_BOUNDS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One completion to sample. `n > 1` is several requests."""
+    """One completion to sample. A client that asks for n choices causes n of these."""
 
     tokens: tuple[int, ...]
     max_new_tokens: int
@@ -77,16 +77,16 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     """Generation ends with the token that completes one of these; that token is still returned."""
     stop_tokens: tuple[int, ...] = ()
-    """Tokens that end the answer besides the model's own. With `ignore_eos` only these end it."""
+    """Tokens that end the answer, besides the model's end tokens. With `ignore_eos` only these tokens end it."""
     ignore_eos: bool = False
     seed: int | None = None
     num_top_logprobs: int = 0
     json_schema: Mapping[str, Any] | None = None
-    """Constrain the output to JSON of this schema; engines that cannot raise EngineError."""
+    """The JSON schema that the output must follow. An engine that cannot enforce the schema raises EngineError."""
     policy: str = ""
-    """The policy that samples, where `EngineInfo.policies` has some."""
+    """Name of the policy that samples, if the engine has several (`EngineInfo.policies`)."""
     session: str = ""
-    """Requests of one session share a prefix: keep its KV, route it to the same server."""
+    """Session of the request. The requests of a session share a prefix: an engine serves them where its KV is."""
     request_id: str = ""
 
 
@@ -103,7 +103,7 @@ class GenerateChunk:
     num_cached: int = 0
     """Prompt tokens whose KV was reused (final chunk)."""
     num_stale_kv: int = 0
-    """Trailing tokens of the whole output sampled on older KV (final chunk)."""
+    """Number of tokens at the end of the output that were sampled on KV of older weights (final chunk)."""
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     queued_s: float = 0.0
     """Seconds that the request waited for a slot; 0 where an engine does not tell."""

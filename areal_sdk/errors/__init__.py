@@ -151,7 +151,7 @@ class RemoteError(ProcessError):
         """Class name of the exception."""
         self.message = message
         self.place = place
-        """`file.py:line` of the user's code that raised; empty if it was not theirs."""
+        """`file.py:line` of the user's code that raised; empty if other code raised."""
         self.trace = trace
 
 
@@ -193,7 +193,7 @@ class DamagedError(CheckpointError):
 
 
 class StorageError(ArealError):
-    """A run cannot write to its directory: its disk is full, or it may not."""
+    """A run cannot write to its directory: the disk is full, or the run lacks the permission."""
 
 
 class LedgerError(ArealError):
@@ -219,7 +219,7 @@ class EpisodeError(ArealError):
     def infrastructure(message: str) -> "InfrastructureError":
         """The error to raise where a server or a machine failed under the episode.
 
-        It is nobody's fault in the episode: the episode is tried again, and never counts as a zero.
+        Neither agent nor model is to blame: the episode is tried again, and never counts as a zero.
         """
         return InfrastructureError(message)
 

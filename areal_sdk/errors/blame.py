@@ -25,7 +25,7 @@ _LOOP = {
     ("asyncio.base_events", "_run_once"),
     ("asyncio.runners", "run"),
 }
-"""(module, function) of asyncio that call a loop's callbacks. uvloop has a frame of the last only."""
+"""(module, function) of asyncio that call a loop's callbacks. Under uvloop only the last one is in the stack."""
 
 
 def running_users_line(innermost: FrameType) -> Line | None:
@@ -67,7 +67,7 @@ def _lines(error: BaseException) -> Iterator[Line]:
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether the frame is of the SDK or the standard library, between two frames of the user."""
+    """Whether the frame is of the SDK or the standard library, and so not of the user."""
     return _is_ours(_module(frame)) or _is_standard(frame)
 
 

@@ -19,12 +19,12 @@ SOURCES = Path(__file__).parents[2] / "plugins"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One distribution."""
+    """A distribution of this project beside the core."""
 
     name: str
     brings: Mapping[str, Sequence[str]]
-    """Names by kind. Kinds are those of the registries (`"reward"`, `"launcher"`, `"command"`), and `"setting"`
-    (`"run.mirror"` stands for all below it too) and `"option"` (`"serve --upstream"`)."""
+    """Names by kind. A kind is that of a registry (`"reward"`, `"launcher"`, `"command"`), or `"setting"`
+    (`"run.mirror"` stands for the settings below it too), or `"option"` (`"serve --upstream"`)."""
     extra: str = ""
     """The extra of areal-sdk that installs it, if there is one."""
 
@@ -41,8 +41,8 @@ class Package:
 
     @property
     def cure(self) -> str:
-        """The line that installs the package beside this core: from its sources, and those of the packages that it needs,
-        if they are here."""
+        """The command that installs the package beside this core. If the clone has its sources, the command installs
+        them and those of the packages that it needs."""
         sources = _sources(self.name)
         return f"pip install {shlex.join(map(str, sources))}" if sources else self.install
 
@@ -131,7 +131,7 @@ PACKAGES = (
 
 
 def _sources(name: str) -> list[Path]:
-    """The sources of a package, after those of the packages of this project that it needs; none if they are not here."""
+    """The sources of the packages of this project that the package needs, then its own; empty outside of a clone."""
     file = SOURCES / name / "pyproject.toml"
     if not file.is_file():
         return []
@@ -152,6 +152,6 @@ def missing_package(kind: str, name: str) -> Package | None:
 
 
 def how_to_install(kind: str, name: str) -> str:
-    """The cure for an unknown name; empty if no package that is missing brings it."""
+    """The cure for an unknown name; empty if no missing package brings the name."""
     package = missing_package(kind, name)
     return f"{kind} {name!r} comes with {package.name}: {package.cure}" if package else ""

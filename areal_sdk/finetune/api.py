@@ -76,7 +76,7 @@ class Teacher:
     num_tasks: int | None = None
     """Maximum number of training tasks that are played, from the first on; None: all tasks of a source that ends."""
     samples: int = 1
-    """Attempts a task."""
+    """Number of attempts at each task."""
 
 
 @dataclass(frozen=True, slots=True)

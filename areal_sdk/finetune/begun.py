@@ -78,7 +78,7 @@ def _path(run_dir: RunDir) -> Path:
 
 
 def _digests(rows: Sequence[Demonstration | TokenPair]) -> list[str]:
-    """Digests of rows, of their tokens and of which tokens are trained."""
+    """A digest of each row, from its tokens and from the mask of its trained tokens."""
     return [_digest(row) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """Pairs from run directories: different answers to one prompt, with different rewards.
 
-An answer is the part of an episode from a prompt on, and its reward is that of the episode. In an episode with
-several conversations, such as a caller's session, its reward is the sum of the rewards of its turns.
+An answer is the part of an episode after a prompt, and gets the reward of the episode. If an episode has several
+conversations, as a caller's session may, an answer gets the sum of the rewards of its own turns.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class RatedAnswer:
 
 @dataclass(slots=True)
 class Contrasts:
-    """The pairs of a run, oldest first, the better answer of each first."""
+    """The pairs of a run, oldest first. Each pair has the better answer first."""
 
     pairs: list[tuple[RatedAnswer, RatedAnswer]] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def _paired_off(answers: Sequence[RatedAnswer]) -> list[tuple[RatedAnswer, Rated
 
 def _rewarded(episode: Episode) -> list[tuple[Thread, float]]:
     """The conversations of an episode with their rewards; none if one reward is for several of them. If a conversation
-    passes the prompt with which another one begins, such as that of a second try, it also counts from there on."""
+    contains the prompt with which another one begins (a second try), the part after that prompt counts too."""
     found = threads(episode)
     if len(found) == 1 and episode.reward is not None:
         return [(found[0], episode.reward)]

@@ -194,7 +194,7 @@ class Order:
     seed: int = 0
 
     def batch(self, step: int) -> list[int]:
-        """The rows of a step; it follows from the step alone, so that a resumed run goes on."""
+        """The rows of a step. They depend on nothing but the step, so a resumed run takes the rows that are due."""
         size = min(self.batch_size, self.num_rows)
         places = range(step * size, (step + 1) * size)
         epochs = {

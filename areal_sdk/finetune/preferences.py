@@ -33,8 +33,8 @@ class PairLoss:
 
 
 def bradley_terry(rewards: PairScores) -> PairLoss:
-    """The loss of the Bradley-Terry model: -log sigmoid(r_chosen - r_rejected). Its sigmoid is the probability that people who
-    agree with the rewards choose so.
+    """The loss of the Bradley-Terry model: -log sigmoid(r_chosen - r_rejected). The sigmoid is the probability that a
+    judge with these rewards prefers the chosen answer.
 
     >>> bradley_terry(PairScores(0.0, 0.0)).loss == math.log(2.0)
     True
@@ -52,7 +52,7 @@ class DPO:
     beta: float
     """Strength of the tie to the reference: a larger one keeps the policy closer."""
     length_normalised: bool = False
-    """Logprobs are means over the tokens of an answer, not sums: a long answer weighs no more."""
+    """Whether logprobs are means over an answer's tokens, not sums: a long answer then weighs like a short one."""
 
     def __call__(
         self, policy: PairScores, reference: PairScores, lengths: tuple[int, int]

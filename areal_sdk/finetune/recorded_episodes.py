@@ -28,12 +28,12 @@ _Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChoice:
-    """The choice of a run's episodes that are learnt from."""
+    """The rule that chooses the episodes of a run to learn from."""
 
     min_reward: float | None = None
-    """None: those that succeeded."""
+    """Least reward of a chosen episode. None: an episode is chosen if it succeeded."""
     per_task: int | None = None
-    """Number of episodes of a task that are chosen at most: the best rewarded, of equal ones the newest. None: all."""
+    """Maximum number of episodes of a task: those with the highest rewards, the newest among equals. None: all."""
 
     def admits(self, episode: EpisodeSummary) -> bool:
         if episode.reward is None:
@@ -98,7 +98,7 @@ def _reward(episode: EpisodeSummary) -> float:
 
 
 def _read(run_dir: RunDir, chosen: Iterable[EpisodeSummary]) -> dict[_Place, Episode]:
-    """The episodes by their places, oldest first. A resumed run gives an id again, so ids do not tell them apart."""
+    """The episodes by their places, oldest first. Ids would not do: a resumed run may give an id twice."""
     in_order = sorted(chosen, key=_place)
     return {
         _place(episode): read_episode(run_dir.episodes, episode).episode for episode in in_order
@@ -147,7 +147,7 @@ class Thread:
         return before, said
 
     def text(self) -> Conversation:
-        """The messages of another provider. Only what it answered is trained."""
+        """The conversation with another provider. Only the provider's answers are trained."""
         before, said = self.messages()
         return Conversation((*before, *said), self.tools, f"episode {self.episode.id}")
 
@@ -169,8 +169,8 @@ def _is_cut_off(turn: Turn) -> bool:
 def threads(episode: Episode) -> list[Thread]:
     """The conversations of an episode. Each turn is learnt once, and answers that were cut off are left out.
 
-    Imitation needs no logprobs, so turns count that a policy gradient leaves out (greedy ones, or
-    sampled with penalties); calls beside the conversation do not.
+    Imitation needs no logprobs, so it also learns turns that a policy gradient leaves out (greedy, or sampled with
+    penalties). It learns no calls beside the conversation.
     """
     said = [bool(turn.output_tokens) for turn in episode.turns]
     if not any(said):

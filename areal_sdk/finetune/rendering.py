@@ -25,7 +25,7 @@ class TokenPair:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Tokens of each answer."""
+        """Number of tokens of the chosen answer, and of the rejected one."""
         return self.chosen.num_trained, self.rejected.num_trained
 
 
@@ -54,7 +54,7 @@ class Dataset(Generic[T]):
 
     @property
     def num_trained(self) -> int:
-        """Tokens of all answers."""
+        """Number of tokens in all answers."""
         return sum(_num_trained(row) for row in self.rows)
 
     def add_if_usable(self, row: T, where: str, *, max_tokens: int) -> None:
@@ -69,7 +69,7 @@ class Dataset(Generic[T]):
             self.rows.append(row)
 
     def notes(self) -> list[str]:
-        """A line for each reason that rows were left out for, and for each remark, with the first row."""
+        """A line for each reason to leave out rows, and for each remark. Each line names the first such row."""
         left_out = {f"left out, {why}": places for why, places in self.left_out.items()}
         return lines_of({**left_out, **self.remarks})
 

@@ -30,7 +30,7 @@ T = TypeVar("T", Demonstration, TokenPair)
 
 
 class Sources:
-    """Reads data for one model. ConfigError says where a row is that cannot be learnt from."""
+    """Reads data for one model. If a row cannot be learnt from, ConfigError says where the row is."""
 
     def __init__(self, section: FinetuneSection, model_dir: Path, renderer: Renderer) -> None:
         self._section = section
@@ -40,7 +40,7 @@ class Sources:
         """Runs whose tokenizer is known to be that of the model."""
 
     def demonstrations(self, places: Sequence[str]) -> Dataset[Demonstration]:
-        """Conversations of files, and the best episodes of runs."""
+        """Conversations from files, and the best episodes from run directories."""
         found: Dataset[Demonstration] = Dataset()
         for place in places:
             path = Path(place).expanduser()
@@ -52,7 +52,7 @@ class Sources:
         return _checked(found, places)
 
     def pairs(self, places: Sequence[str]) -> Dataset[TokenPair]:
-        """Pairs of files, and different answers to one prompt of runs."""
+        """Pairs from files, and pairs of answers to one prompt from run directories."""
         found: Dataset[TokenPair] = Dataset()
         for place in places:
             path = Path(place).expanduser()
@@ -96,7 +96,7 @@ class Sources:
                 found.leave_out(why, f"{run_dir.path}, episode {episode_id}")
 
     def _check_same_tokens(self, run_dir: RunDir) -> None:
-        """Raise ConfigError if the run's tokens are another tokenizer's: they are learnt as they are."""
+        """Raise ConfigError if another tokenizer made the run's tokens, since they are learnt as they are."""
         if run_dir.path in self._same_tokens:
             return
         theirs, ours = _tokenizer_of(run_dir), _digest(self._model_dir / TOKENIZER)

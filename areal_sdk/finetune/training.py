@@ -1,4 +1,4 @@
-"""A fine-tuning run: measured, data in tokens, steps, measured again. It plays no training episodes.
+"""A fine-tuning run: measure, turn the data into tokens, take the steps, measure again. No training episode is played.
 
     make_plan -> run_finetuning: engine measures -> trainer: held-out loss, steps, export -> engine measures
 
@@ -65,7 +65,7 @@ class FinetunePlan:
     notes: tuple[str, ...] = ()
     """Notes about the data, and about rows that were left out."""
     program: Program | None = None
-    """The agent whose held-out tasks are measured; None: only the loss is."""
+    """The agent whose held-out tasks are measured; None: only the held-out loss is measured."""
     eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)
 
     @property
@@ -153,7 +153,7 @@ def _with_steps(config: Config, num_rows: int) -> Config:
 
 
 async def run_finetuning(plan: FinetunePlan, start: Start) -> RunSummary:
-    """Learn from the start or from its checkpoint."""
+    """Run the plan from its first step, or go on from the checkpoint in `start`."""
     run_dir, state, progress = start.run_dir, start.state, start.progress
     checkpoint = start.checkpoint
     config = plan.config
@@ -225,7 +225,7 @@ async def _learn(
     progress: Progress,
     checkpoint: Path | None,
 ) -> tuple[str, Mapping[str, float]]:
-    """Take the steps and write the final weights; returns why they ended, and the held-out loss."""
+    """Take the steps and write the final weights. Returns the reason why the steps ended, and the held-out losses."""
     async with _open_learner(plan, run_dir, state, progress) as learner:
         if checkpoint is not None:
             await learner.load(checkpoint)
@@ -271,7 +271,7 @@ async def _open_learner(
 async def _prepare(
     objective: FinetuneObjective, learner: Learner, run_dir: RunDir, progress: Progress
 ) -> FinetuneObjective:
-    """Record the rows and find the reference, or go on with those of the run's beginning."""
+    """Record the rows and find the reference; a resumed run takes both as it recorded them at its beginning."""
     if learner.state.step:
         begun = await in_thread(lambda: BegunWith.read(run_dir), name="read data record")
         objective, note = await in_thread(lambda: begun.find_in(objective), name="find rows")
@@ -322,7 +322,7 @@ class _Steps:
         return "steps"
 
     async def _step(self, rows: Sequence[int]) -> Mapping[str, float]:
-        """Weights and state go from v to v + 1 together."""
+        """Take one step. Weights and state go from v to v + 1 together. Returns the metrics."""
         began = time.monotonic()
         metrics = await self.plan.objective.learn(self.learner.trainer, rows)
         self.learner.state.step += 1

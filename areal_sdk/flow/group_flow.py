@@ -14,8 +14,8 @@ MAX_REFILLS = 3
 class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     """The groups between admission and training, and the slots that they hold.
 
-    A group takes `group_size` slots when it is admitted and gives them all back at once, when it is
-    dropped. A trained group never does: training frees slots by raising the version.
+    A group takes `group_size` slots when it is admitted and gives them all back at once, when it is dropped. A trained
+    group never gives them back: training frees slots by raising the version.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         self.is_exhausted = False
         """Whether no more groups will be admitted."""
         self.valid_from = 0
-        """Version before which samples were taken back."""
+        """The first version whose samples are still valid; samples of earlier versions were taken back."""
         self.enough_at: float | None = None
         """The time since which the step could begin; None while groups are missing."""
         self._is_idle = is_idle
@@ -113,13 +113,13 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return reason
 
     def take_back(self, *, valid_from: int) -> None:
-        """Train nothing, from the next cut on, that was sampled by versions before `valid_from`."""
+        """Train no token, from the next cut on, that a version before `valid_from` sampled."""
         self.valid_from = valid_from
 
     # --- what a step takes -----------------------------------------------------------------------
 
     def begin_cut(self, version: int) -> None:
-        """Begin the batch of the step that starts from `version`, for which the trainer waits."""
+        """Begin the batch that the trainer waits for. Its step starts from `version`."""
         self._step = version
         self._num_refilled = 0
         self._must_shed = True

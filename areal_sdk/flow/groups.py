@@ -17,7 +17,7 @@ class Member(Protocol):
         ...
 
     def masked(self, *, before: int) -> Self | None:
-        """The episode without the tokens sampled before that version; None if no other is trained."""
+        """The episode without the tokens that versions before `before` sampled; None if no trained token is left."""
         ...
 
 

@@ -6,7 +6,7 @@ from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
 
 MAX_IMBALANCE = 8
-"""Requests that a server may have beyond the least loaded one, before a session leaves it."""
+"""Number of requests by which a server may exceed the least loaded one before its sessions move away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StalenessGate:
     """
 
     batch: int
-    """Episodes a step."""
+    """Number of episodes in a step."""
     max_staleness: int
     """eta: updates a trained token may lag behind the step that trains it."""
     max_inflight: int

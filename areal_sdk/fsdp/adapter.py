@@ -5,8 +5,8 @@ with zeros, so that the adapted model begins as its base. Any model, adapted or 
 
 * the trained ones, which the optimiser and checkpoints hold;
 * the served ones, which engines and exports hold under the names of a plain checkpoint. The served
-  tensor of a target layer is `W + s B A`, merged when it is read. Those of experts are parts of a
-  trained one (`models/experts.py`).
+  tensor of a target layer is `W + s B A`, merged when it is read. The served tensors of experts are
+  parts of one trained tensor (`models/experts.py`).
 """
 
 import math
@@ -39,8 +39,8 @@ def add_adapter(
 ) -> None:
     """Freeze `model`, the checkpoint of `model_dir`, and give it an adapter. Every rank draws the same one.
 
-    The weights beside the adapter, and the experts, are kept in `dtype`, in which they are computed, if their files
-    are not more precise.
+    The matrices that the adapter adds to, and the experts, are kept in `dtype`, the type of the computation, if the
+    files hold them in it.
     """
     from peft import inject_adapter_in_model
 
@@ -58,7 +58,7 @@ def add_adapter(
 
 
 def _draw(model: nn.Module, seed: int) -> None:
-    """Give the adapters of a model without memory the values that peft would draw for a model with memory."""
+    """Give the adapters of a model on the device "meta" the values that peft would draw for a model with memory."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(like: Tensor) -> nn.Parameter:
@@ -147,7 +147,7 @@ def served_weights(model: Any, *, prefix: str = "") -> list[ServedWeight]:
 
 @contextmanager
 def dropout(model: nn.Module) -> Iterator[None]:
-    """Leave out a share of the adapter's inputs (`trainer.lora.dropout`)."""
+    """Have the adapter drop a random share of its inputs within this block (`trainer.lora.dropout`)."""
     for layer in _layers(model):
         layer.lora_dropout.train()
     try:
@@ -185,7 +185,7 @@ def _disabled(model: nn.Module) -> Iterator[None]:
 def merged_files(
     model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
 ) -> Iterator[ServedWeight]:
-    """The tensors that engines hold of a saved adapter: those in the files of its base, one read at a time."""
+    """The weights that engines hold for a saved adapter: each tensor of the base with its part of the adapter."""
     heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
     for path in sorted(model_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

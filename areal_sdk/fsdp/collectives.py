@@ -27,13 +27,13 @@ class Ranks:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     group: dist.ProcessGroup | None = None
-    """The group that sums go over; None: that of the steps."""
+    """The group that sums go over; None: the default group, which the steps use."""
     side_group: dist.ProcessGroup | None = None
     """A group on the host, for another thread that works beside the steps."""
     sequence: SequenceRanks = field(default_factory=SequenceRanks)
     """The neighbours: the ranks that compute each row together with this one."""
     rows_group: dist.ProcessGroup | None = None
-    """The group of one rank of each neighbourhood."""
+    """The group with one rank of each neighbourhood: the rank at the same place there as this one."""
 
     @property
     def is_distributed(self) -> bool:
@@ -146,7 +146,7 @@ def interface_towards(host: str) -> str:
 def _neighbours(
     rank: int, size: int, together: int, timeout: timedelta
 ) -> tuple[SequenceRanks, dist.ProcessGroup]:
-    """The group of this rank's neighbours. Every rank makes every group, in the same order, and keeps its own."""
+    """This rank's neighbours and its `rows_group`. Every rank makes all groups, in one order, and keeps its own."""
 
     def own(members: Iterable[range]) -> dist.ProcessGroup:
         made = [(ranks, dist.new_group(list(ranks), timeout=timeout)) for ranks in members]

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from areal_sdk.errors import ConfigError
 
 STATE_FILE = "trainer.json"
-"""Files that make a directory a checkpoint, beside its tensors."""
+"""The file that makes a directory with tensors a checkpoint."""
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -47,7 +47,7 @@ class PublishDir:
 
 
 def shares_memory(directory: Path, *, boot: str) -> bool:
-    """Whether this process sees `directory` of a process of the boot `boot`, and its memory."""
+    """Whether this process shares `directory`, and its memory, with the process of boot `boot` that made it."""
     return boot == this_boot() and directory.is_dir()
 
 
@@ -57,7 +57,7 @@ def this_boot() -> str:
 
 
 def allocate(path: Path, size: int) -> BinaryIO:
-    """A new file of `size` bytes, whose room is taken now: a mapped write would be a bus error."""
+    """A new file of `size` bytes. Its room is taken now, since a mapped write without room would end in a bus error."""
     file = path.open("w+b")
     try:
         os.posix_fallocate(file.fileno(), 0, size)

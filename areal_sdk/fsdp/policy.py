@@ -81,7 +81,7 @@ class Policy(nn.Module):
         return self.head.weight is self.model.get_input_embeddings().weight
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Torch moves parameters in here. On some devices each module gets one of its own, tied ones too."""
+        """Apply `fn` to the parameters, and tie the ends again: on some devices torch gives each tied module a copy."""
         is_tied = self.is_tied
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if is_tied:
@@ -158,7 +158,7 @@ def load_policy(
 
 
 def _check_weights(policy: Policy, model_dir: Path) -> None:
-    """Raise ConfigError if the policy is not what the files hold, or would be published as another."""
+    """Raise ConfigError if the files and config.json disagree on the weights, on experts, or on tied ends."""
     model = policy.model
     stored = stored_dtypes(model_dir).keys()
     served = {part.name for weight in policy.served_weights() for part in weight.parts}

@@ -87,7 +87,7 @@ def main(channel: Channel, args: JSON) -> None:
 
 
 def _check_surroundings(spec: TrainerSpec, probe: Path) -> None:
-    """Raise ConfigError if this machine lacks what only shared paths can give it."""
+    """Raise ConfigError if this machine does not see the run directory or the model."""
     where = f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} does not see"
     if not probe.is_file():
         raise ConfigError(

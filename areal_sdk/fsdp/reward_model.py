@@ -76,8 +76,8 @@ class RewardModel(nn.Module):
 
 
 def judged(row: Demonstration) -> Demonstration:
-    """The row with its reward as its only term. A term is read at the token before its own, so the reward at the last
-    token belongs to a token after it, which no model ever reads."""
+    """The row with its reward as its only term. A term is read at the token before its own. So the row gets one more
+    token, which no model reads, and the reward is read at the row's last token."""
     if not row.tokens:
         raise ValueError("an empty sequence has no reward: it has no last token")
     mask = (False,) * len(row.tokens) + (True,)

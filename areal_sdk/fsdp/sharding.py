@@ -38,8 +38,8 @@ class Layered(Protocol):
 
     @property
     def ends(self) -> Sequence[nn.Module]:
-        """The modules with weights before and after the layers, which are gathered one by one. The rest is gathered
-        for the whole pass."""
+        """The modules with weights before and after the layers. Each layer and each of these is gathered by itself; the
+        rest of the model is gathered for the whole pass."""
         ...
 
 
@@ -95,9 +95,9 @@ def summed_at_the_end(
 
 @contextmanager
 def frozen_ends_kept_whole(model: Layered) -> Iterator[None]:
-    """A time in which the embedding and the output layer are gathered once for all passes, where they are frozen.
+    """Gather the embedding and the output layer, if they are frozen, once for all passes in this block.
 
-    It is for passes without a gradient: these keep no activations, so that the rank has room for a whole table.
+    This is for passes without a gradient, which keep no activations and so leave the rank room for a whole table.
     """
     assert isinstance(model, nn.Module)
     parts = [part for part in (model, *model.ends) if isinstance(part, FSDPModule)]

@@ -19,7 +19,7 @@ NUM_PUBLISHED = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpec:
-    """The same on every rank."""
+    """The settings of a trainer, the same on every rank."""
 
     model_dir: Path
     """A transformers checkpoint: config.json, safetensors, tokenizer."""
@@ -28,9 +28,9 @@ class TrainerSpec:
     preset: PresetSpec = field(default_factory=PresetSpec)
     """The preset that `algorithm.name` names."""
     fine_tunes: bool = False
-    """The steps of the run learn from data (`learn`). Otherwise such steps are a warm-up."""
+    """Whether the run fine-tunes: all its steps learn from data (`learn`). In other runs such steps are a warm-up."""
     learns_rewards: bool = False
-    """The model is a reward model: a sequence has a reward in place of a logprob."""
+    """Whether the model is a reward model: a sequence has a reward in place of a logprob."""
     publish_dtype: str = "bfloat16"
     """The dtype that the engine samples with."""
     publishes: UpdateContents = "all"

@@ -44,7 +44,7 @@ RNG, CUDA_RNG = "rng.", "cuda_rng."
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy in host memory of everything that `load_checkpoint` needs to continue bit by bit."""
+    """A copy in host memory of everything that `load_checkpoint` needs, so that a run continues with the same bits."""
 
     ranks: Ranks
     state: Mapping[str, JSON]
@@ -122,7 +122,7 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def begin(self, directory: Path, extra: Mapping[str, JSON]) -> None:
-        """Copy the state, once the checkpoint before is written, and begin to write the copy."""
+        """Wait until the previous checkpoint is written, copy the state, and begin to write the copy."""
         if self._writing is not None:
             wait([self._writing])  # its error, if any, is told to those who wait for it
         snapshot, written = Snapshot.of(self._trainer, extra), Future[None]()
@@ -187,7 +187,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
 
 
 def _limit_of(directory: Path, saved: JSON, known: set[str]) -> Mapping[str, JSON]:
-    """The state of the update limit. A checkpoint of before the guard has the factor and the calm steps in a list."""
+    """The state of the update limit. A checkpoint older than the guard has a list: the factor and the calm steps."""
     match saved:
         case None:
             return {}
@@ -219,7 +219,7 @@ def roll_back(trainer: RankTrainer, directory: Path) -> None:
 
 
 def _generators(ranks: Ranks) -> dict[str, Tensor]:
-    """The state of the random numbers of this rank: dropout draws them on the device."""
+    """The states of this rank's random generators, on the host and on the device, where dropout draws."""
     states = {f"{RNG}{ranks.rank}": torch.get_rng_state()}
     if ranks.device.type == "cuda":
         states[f"{CUDA_RNG}{ranks.rank}"] = torch.cuda.get_rng_state(ranks.device)

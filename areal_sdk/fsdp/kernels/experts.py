@@ -51,7 +51,7 @@ def _grouped(rows_SI: Tensor, weights_EOI: Tensor, ends_E: Tensor) -> Tensor:
 
 
 class _Reordered(torch.autograd.Function):
-    """`rows[order]`. Its usual backward pass would add up; with the inverse order `back` it only looks up."""
+    """`rows[order]`. Torch's backward pass would add rows up; this one looks them up by the inverse order `back`."""
 
     @staticmethod
     def forward(ctx: Any, rows_SH: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ def _chunks(hidden_RH: Tensor, weight_VH: Tensor) -> list[slice]:
 
 
 def _pieces(chunk: slice, vocabulary: int) -> list[tuple[slice, slice]]:
-    """Rows of a chunk whose float32 logits exist at once, counted in the chunk and in the batch."""
+    """Ranges of rows whose float32 logits exist at once, each counted from the start of the chunk and of the batch."""
     pieces = _slices(chunk.stop - chunk.start, PIECE_ELEMENTS // vocabulary)
     return [(p, slice(chunk.start + p.start, chunk.start + p.stop)) for p in pieces]
 
@@ -199,7 +199,7 @@ def _slices(count: int, size: int) -> list[slice]:
 
 
 class _TermsOfRows:
-    """The terms of successive ranges of rows. It looks at the rows once, and not at all if there is one range."""
+    """Finds the terms of each range of rows. It waits for the device once, and not at all if there is one range."""
 
     def __init__(self, rows_T: Tensor, targets_T: Tensor, ranges: Sequence[slice]) -> None:
         self._rows_T, self._targets_T = rows_T, targets_T
@@ -212,7 +212,7 @@ class _TermsOfRows:
             self._begins |= zip(stops, torch.searchsorted(sorted_T, stops_P).tolist(), strict=True)
 
     def __call__(self, rows: slice) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The terms of some ranges together, and their places in the logits of these rows."""
+        """The terms of `rows`, one or several whole ranges, and the place of each term in the logits of `rows`."""
         terms = self._order_T[self._begins[rows.start] : self._begins[rows.stop]]
         return terms, (self._rows_T[terms] - rows.start, self._targets_T[terms])
 

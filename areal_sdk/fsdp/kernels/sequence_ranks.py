@@ -56,7 +56,7 @@ class SequenceRanks:
         return exchanged.transpose(0, 1).reshape(num_heads // self.size, -1, dim)[:, :num_tokens]
 
     def to_tokens(self, states_HND: Tensor) -> Tensor:
-        """The other way."""
+        """All heads of this rank's tokens, in place of all tokens of its heads."""
         if self.size == 1:
             return states_HND
         num_heads, num_tokens, dim = states_HND.shape

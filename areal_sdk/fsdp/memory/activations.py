@@ -26,7 +26,7 @@ _STRIDE = {"half": 2, "full": 1}
 
 
 def recompute_activations(model: Layered, which: Recomputed) -> None:
-    """Have all layers of `model`, every other one, or none keep their input alone. May be called again.
+    """Have all layers of `model`, every other layer, or none keep only their input. May be called again.
 
     The second computation gives the same bits as the first, because random numbers are drawn alike. A pass without a
     gradient keeps nothing in any case.
@@ -73,7 +73,7 @@ class StepMemory:
 
     @contextmanager
     def named(self, what: str) -> Iterator[None]:
-        """Raise MemoryShortError, with what to lower and how far, where an allocation fails in `what`."""
+        """Raise MemoryShortError, which says what to lower and how far, if an allocation fails within this block."""
         try:
             yield
         except Exception as exc:

@@ -27,7 +27,7 @@ class Fit:
     model: ModelShape
     settings: TrainerSection
     stored: str
-    """The type of the checkpoint."""
+    """The dtype of the weights in the checkpoint."""
     room: int
 
     @classmethod
@@ -48,8 +48,8 @@ class Fit:
         return largest_context(self.model, settings, memory=self.room, stored=self.stored)
 
     def chosen(self, num_tokens: int) -> TrainerSection:
-        """The settings with the least recomputation that makes room, where the user leaves it open: for all layers if
-        nothing does."""
+        """The settings of the step. If the user leaves recomputation open, it is the least that makes room, or that of
+        all layers if nothing does."""
         chosen = self.settings
         if chosen.activation_checkpointing == "auto":
             for which in ("none", "half", "full"):
@@ -59,7 +59,7 @@ class Fit:
         return chosen
 
     def doubt(self, num_tokens: int) -> str:
-        """The line of a step that may not fit; empty if it should."""
+        """The warning that a step is predicted not to fit; empty if it is predicted to fit."""
         needed = self.needs(num_tokens, self.chosen(num_tokens)).total
         if needed <= self.room:
             return ""

@@ -27,8 +27,8 @@ class Prediction:
     moments: int
     gradients: int
     gathered: int
-    """Weights in the type in which they are computed: those of all layers on one rank, of few layers on several
-    ranks."""
+    """Bytes of the copies of weights that a step computes with: of all layers on one rank, of a few layers and a table
+    on several ranks."""
     activations: int
     """Bytes kept for the backward pass, and those of the layer at work."""
     logits: int
@@ -188,30 +188,30 @@ class _Step:
         return mixture.chosen * of_expert + FLOAT * mixture.num_experts
 
     def _norm(self) -> int:
-        """Bytes per token of a norm: its input, its root, and the factor of its weight."""
+        """Bytes per token that a norm keeps: its input, its root mean square, and its normalised input."""
         return (FLOAT + self._normed(FLOAT)) * self.model.hidden + FLOAT
 
     def _normed(self, width: int) -> int:
-        """Bytes per token of a norm. The gradient of its weight needs the last part, so a weight that is frozen beside an
-        adapter does without."""
+        """Bytes of an element of a normalised input. Only the gradient of the norm's weight needs it: 0 where an
+        adapter leaves that weight frozen."""
         return 0 if self.settings.lora.rank else width
 
     def recomputed(self) -> int:
-        """Bytes of the layer whose activations are computed again, beside those of the layers that keep theirs."""
+        """Bytes of the activations that one layer computes again; 0 if the last layer keeps its own."""
         which = self.settings.activation_checkpointing
         is_last_kept = not self._num_recomputed or (which == "half" and self.model.layers % 2 == 0)
         return 0 if is_last_kept else self.layer_activations()
 
     def layer_backward(self) -> int:
-        """Gradients of the stream, and of a layer's wide part or of a block's attention, before which
-        what the wide part kept is free."""
+        """Bytes of gradients: of the residual stream, and of a layer's wide part or its attention, whichever is more.
+        Attention comes after the wide part, whose activations are free by then."""
         m, n, width = self.model, self.num_tokens, self.width
         wide = 2 * width * m.intermediate * n + self._expert_gradients()
         return FLOAT * m.hidden * n + max(wide, self._attention() - self._wide_activations())
 
     def _attention(self) -> int:
-        """Queries, keys and values with their gradients, and what a block takes. A row that is split has all tokens
-        of some heads: as much."""
+        """Bytes of queries, keys and values with their gradients, and of a block's attention. If ranks share a row,
+        each has all tokens of some heads, which is as much."""
         m, n, width = self.model, self.num_tokens, self.width
         states = (m.queries + 2 * m.keys) * 2 * width * n
         tokens = n * self.settings.sequence_ranks
@@ -224,9 +224,9 @@ class _Step:
         return ((4 * width + added) * m.queries + FLOAT * m.heads) * n + states
 
     def _expert_gradients(self) -> int:
-        """Bytes of the experts' gradients at the larger of two times. The output matrices have
-        their gradient, before it is added, and the rows have theirs. Or the two input matrices have
-        their gradient, when most of what the experts kept is free."""
+        """Bytes of the experts' gradients at the worse of two moments: when the output matrices and the rows have
+        gradients that are not added yet, and when the two input matrices have theirs, while most of what the experts
+        kept is free."""
         m, mixture, width = self.model, self.model.mixture, self.width
         if mixture is None:
             return 0

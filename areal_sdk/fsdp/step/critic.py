@@ -79,7 +79,7 @@ class CriticTrainer:
         self.optimizer = make_optimizer(self.model, self.settings)
         self.num_updates = 0
         self.num_steps = 0
-        """Steps since the critic began, which may be later than the run: the clock of its warm-up."""
+        """Number of steps since the critic began: the clock of its warm-up. A critic may begin late in a run."""
 
     def values(self, batch: Batch) -> Tensor:
         with self.autocast():

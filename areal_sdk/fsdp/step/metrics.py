@@ -34,7 +34,7 @@ class Meter:
     maxima: dict[str, Tensor] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
-    """Sums of which only some terms are a part, and the numbers of these terms."""
+    """Number of terms in each of `sums`, to which only some terms of the step belong."""
     cpu_s: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     _unread: list[tuple[Tensor, dict[str, float], str, float]] = field(default_factory=list)

@@ -35,7 +35,7 @@ LIKELIEST = 256
 LARGEST = 20.0
 """Maximum logarithm of a ratio before `exp`."""
 SHORTEST = 10.0
-"""Tokens as which a shorter sequence counts: a word that turns is no fall where few words are an episode."""
+"""Least number of tokens over which a sequence's KL is averaged: in a short answer one changed word is no collapse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Likeliest:
         """Tokens (r, K), and logprobs of them and of the rest (r, K + 1)."""
 
     def keep(self, logprobs_rV: Tensor) -> Tensor:
-        """A `Statistic` that keeps the distributions; 0 each."""
+        """A `Statistic` that keeps the distributions, and returns 0 for each."""
         tokens_rK = logprobs_rV.topk(min(LIKELIEST, logprobs_rV.shape[1]), sorted=False).indices
         self._pieces.append((tokens_rK, _parts(logprobs_rV, tokens_rK)))
         return logprobs_rV.new_zeros(len(logprobs_rV))
@@ -118,7 +118,7 @@ class Likeliest:
 
 
 def _parts(logprobs_rV: Tensor, tokens_rK: Tensor) -> Tensor:
-    """Logprobs of the tokens, and of all others together, whose probability is at least 1e-5, the limit of float32."""
+    """Logprobs of the tokens, and of all others together. The others count as 1e-5 at least, the limit of float32."""
     chosen_rK = logprobs_rV.gather(1, tokens_rK)
     rest_r1 = torch.log1p(-chosen_rK.exp().sum(-1, keepdim=True).clamp(max=1.0 - 1e-5))
     return torch.cat([chosen_rK, rest_r1], -1)
@@ -144,9 +144,9 @@ class Movement:
             self._compute(batch, before.keep)
 
     def __call__(self) -> Distance:
-        """The distance of the present policy. A collective. That from the samplers is estimated as r - 1 - log r (k3,
-        Schulman 2020), whose mean over samples of the denominator is the KL, since only the logprobs of sampled tokens
-        are known of a sampler."""
+        """The distance of the present policy from the one before, and from the samplers. A collective. Of a sampler
+        only the logprobs of sampled tokens are known, so its KL is estimated as the mean of r - 1 - log r over them,
+        with r = policy / sampler (k3, Schulman 2020)."""
         meter, totals, largest = Meter(), dict[str, float](), dict[str, float]()
         pairs = zip(self.probe.batches, self._before, strict=True)
         for number, (batch, before) in enumerate(pairs):

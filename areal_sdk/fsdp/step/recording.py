@@ -70,7 +70,7 @@ class StepRecord:
     def gathered(
         self, minibatches: Sequence[Minibatch], updates: Sequence[Applied]
     ) -> StepTokens | None:
-        """The record of all ranks, on rank 0; None on the others. A collective. Each minibatch has its update."""
+        """The record of all ranks, on rank 0; None on the others. A collective. `updates` go with `minibatches`."""
         values_CK = self._ranks.sum_tensor(self._values_CK)
         if self._ranks.rank:
             return None
@@ -125,7 +125,7 @@ class StepRecord:
 def _columns(
     batch: Batch, terms: PolicyTerms, loss: Loss, entropies_T: Tensor
 ) -> dict[str, Tensor]:
-    """The columns that are known of each term, among them those that an objective may leave out."""
+    """The columns of the record that this algorithm has a number for, with a number for each term."""
     of_terms = loss.of_terms
     moved_T = terms.current_T - terms.proximal_T
     columns = {

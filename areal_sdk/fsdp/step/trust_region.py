@@ -152,11 +152,11 @@ class UpdateLimit:
     may_rise: bool
     """Whether the learning rate may rise above `first_rate`. In any case it falls with every step that the bound held."""
     first_rate: float = 1.0
-    """The rate that the factor multiplies. A resume with another one goes on with the rate that the run had."""
+    """The rate that `factor` multiplies. If a resume changes it, `factor` is scaled: the run keeps its rate."""
     factor: float = 1.0
-    """Factor by which the learning rate has followed the bound; `rate_factor` is the one that counts."""
+    """Factor by which the learning rate has followed the bound. Steps use `rate_factor`, which caps it."""
     roomy: float = LARGEST_RISE
-    """Factor that the last held step had room for, or that it kept: the rate returns to it fast."""
+    """Factor that the last held step left room for: the rate rises by `FACTOR` up to it, and by `SLOW` beyond it."""
     num_calm: int = 0
     """Steps in a row that were far below the bound."""
     recent: int = 0
@@ -202,8 +202,8 @@ class UpdateLimit:
 
     @property
     def rate_factor(self) -> float:
-        """The rate as a multiple of the first rate. It exceeds 1 only if the rate is "auto": a checkpoint of such a run may
-        hold a larger factor than a run with a rate of its own may use."""
+        """The rate as a multiple of the first rate; at most 1 unless the rate is "auto". `factor` may be larger, if a
+        run with a rate of its own goes on from a checkpoint of a run with "auto"."""
         return min(self.factor, self._highest) if self.per_episode else 1.0
 
     @property
@@ -212,8 +212,8 @@ class UpdateLimit:
 
     @property
     def _least_spread(self) -> float:
-        """The share of differing groups from which on a calm step counts. A rate that was set comes back with any: the
-        user vouched for it, and where few groups ever differ it would fall for good."""
+        """Least share of differing groups with which a calm step counts. For a rate that the user set, any share will
+        do: the user vouched for the rate, and where few groups ever differ it would never come back."""
         return max(ENOUGH_SPREAD, OF_WIDEST * self.widest) if self.may_rise else LEAST
 
     def bound(self, tokens_per_episode: float) -> float:
@@ -231,7 +231,7 @@ class UpdateLimit:
         return min(PER_TOKEN, per_episode / tokens_per_episode) / self.tightness
 
     def tighten(self) -> None:
-        """Halve the bound, because what was learnt was lost within it."""
+        """Halve the bound, because the policy collapsed although its updates kept within it."""
         self.tightness *= 2.0
 
     def hold(self, update: "Update", measure: Callable[[], Distance], *, bound: float) -> Moved:
@@ -278,7 +278,7 @@ class UpdateLimit:
         self.sequence_noise = min(self.sequence_noise, found.kl_sequence)
 
     def _without_noise(self, found: Distance) -> Distance:
-        """The distance without what is measured if nothing moved. A KL that is not a number stays one."""
+        """The distance without the noise, which is measured even if nothing moved. A KL of NaN stays NaN."""
         kl = found.kl - min(found.kl, self.noise or 0.0)
         kl_sequence = found.kl_sequence - min(found.kl_sequence, self.sequence_noise)
         return Distance(kl, found.kl_behaviour, kl_sequence)
@@ -318,7 +318,7 @@ class UpdateLimit:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The last update of AdamW, which its moments still tell: it needs no copy of the weights."""
+    """The last update of AdamW. It follows from the moments, so no copy of the weights is needed to scale it."""
 
     optimizer: torch.optim.AdamW
     parameters: Sequence[nn.Parameter]
