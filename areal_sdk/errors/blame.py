@@ -62,12 +62,12 @@ def trace_of(error: BaseException) -> str:
 
 
 def _lines(error: BaseException) -> Iterator[Line]:
-    """Innermost first."""
+    """The frames that `error` came through, each with its line, innermost first."""
     return reversed(list(traceback.walk_tb(error.__traceback__)))
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether the frame is of the SDK or the standard library, and so not of the user."""
+    """Whether the frame is of the SDK or the standard library, and so not the user's."""
     return _is_ours(_module(frame)) or _is_standard(frame)
 
 

@@ -29,7 +29,7 @@ from areal_sdk.telemetry.live.view import EvalView
 logger = logging.getLogger(__name__)
 
 TEACHER_KEY = "OPENAI_API_KEY"
-"""Variable that holds the key of the teacher's endpoint, so that no file has to."""
+"""Variable that holds the key of the teacher's endpoint, so that no file has to hold it."""
 
 
 def finetune(config: Config, *, quiet: bool = False) -> RunSummary:

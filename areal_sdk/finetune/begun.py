@@ -41,7 +41,7 @@ class BegunWith:
 
     @classmethod
     def read(cls, run_dir: RunDir) -> Self:
-        """Raise ConfigError if the run has no such record."""
+        """The record of a run. ConfigError if the run has none."""
         known = read_json(_path(run_dir))
         if known is None:
             raise ConfigError(

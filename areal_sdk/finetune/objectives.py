@@ -85,7 +85,7 @@ class _Pairs(ABC):
     rows: Sequence[TokenPair]
     held_out: Sequence[TokenPair] = ()
     _reference: Reference = field(default_factory=list)
-    """Reference of the pairs, and after them of the held-out ones."""
+    """Reference of the pairs, then that of the held-out pairs."""
 
     def with_rows(self, rows: Sequence[int], held_out: Sequence[int]) -> Self:
         return replace(

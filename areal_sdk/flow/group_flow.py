@@ -142,8 +142,8 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
         return len(self.finished) >= self.rules.groups_per_batch
 
     def cut_time(self, now: float) -> float | None:
-        """The time to cut the batch if no episode ends before; None while groups are missing. This is `now`, unless a
-        running group could be trained by this step and by no later one. Then the step waits for the group, up to
+        """The time to cut the batch, unless an episode ends earlier; None while groups are missing. It is `now`, except
+        if a running group could be trained by this step and by no later step. Then the step waits for the group, up to
         `wait_s`."""
         if not self.is_enough():
             self.enough_at = None
@@ -182,7 +182,7 @@ class GroupFlow(Generic[MemberT, OpenT, WaitingT]):
     def _should_hold(self) -> bool:
         """Whether this step should wait for a running group that would be too old for the next step.
 
-        If the batch is full of groups that are as old, waiting would not help.
+        It should not if the batch is full of equally old groups, since waiting would not help.
         """
         if self.rules.rollout.stale != "wait" or self.is_exhausted:
             return False

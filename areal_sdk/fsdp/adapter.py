@@ -164,7 +164,7 @@ class WithoutAdapter:
         self._policy = policy
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies of the base."""
+        """Logprobs and entropies under the base model."""
         with _disabled(self._policy):
             found: tuple[Tensor, Tensor] = self._policy(batch)
         return found

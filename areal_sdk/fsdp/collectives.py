@@ -33,7 +33,7 @@ class Ranks:
     sequence: SequenceRanks = field(default_factory=SequenceRanks)
     """The neighbours: the ranks that compute each row together with this one."""
     rows_group: dist.ProcessGroup | None = None
-    """The group with one rank of each neighbourhood: the rank at the same place there as this one."""
+    """The group with one rank of each neighbourhood: the ranks at the same place as this one in theirs."""
 
     @property
     def is_distributed(self) -> bool:

@@ -212,7 +212,7 @@ class _Answering(Answering):
 
 
 def _answer_save(saved: "Future[None]", error: BaseException | None) -> None:
-    """Answer, in the thread that wrote the checkpoint, that it is written, or the error."""
+    """Answer, in the thread that wrote the checkpoint, that the checkpoint is written, or the error."""
     if error is None:
         saved.set_result(None)
     elif isinstance(error, ArealError):

@@ -154,8 +154,8 @@ class AllRanks:
 
 
 class InTurn:
-    """Asks all ranks one call after another. Ranks are not told that a caller was cancelled: one that had begun and one
-    that had not would then wait for each other in different collectives."""
+    """Asks all ranks one call after another. Ranks are not told that a caller was cancelled: ranks that had begun its
+    call and ranks that had not would then wait for each other in different collectives."""
 
     def __init__(self, ranks: AllRanks) -> None:
         self._ranks = ranks

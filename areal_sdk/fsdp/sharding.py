@@ -84,7 +84,7 @@ def summed_at_the_end(
 ) -> Iterator[T]:
     """The micro-batches of one update. Each goes forward and backward before the next is asked for.
 
-    The ranks sum their gradients after the last one alone, if they may (`defer_gradient_sync`).
+    The ranks sum their gradients only after the last micro-batch, if they may (`defer_gradient_sync`).
     """
     for number, batch in enumerate(batches, start=1):
         if isinstance(model, FSDPModule):

@@ -75,7 +75,7 @@ takes them anew page by page, zeroed, which costs a tenth of a step."""
 
 
 def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
-    """The trainer of a run; ConfigError for a model that it does not train, and without torch."""
+    """The trainer of a run. ConfigError if it cannot train the model, or if torch is missing."""
     for package in ("torch", "transformers"):
         require_package(package, extra="train", needed_for="training")
     lora = setup.trainer.lora
@@ -223,7 +223,7 @@ class FSDPTrainer(Trainer):
         return published.update if self._shares_memory else await self._fetch(published)
 
     async def _fetch(self, published: Published) -> WeightUpdate:
-        """The update copied from the machine of rank 0 to this one, over the connection to it."""
+        """The update, copied over the connection from the machine of rank 0 to this machine."""
         update = published.update
         assert update.path is not None
         assert self.spec.publish_dir is not None

@@ -16,7 +16,7 @@ from areal_sdk.gateway.sessions.store import SessionStore
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A session, by its own address or key; else an account, and the session that it named."""
+    """A session that came by its own address or key; else an account, with the name that it gave to a session."""
 
     session: Session | None = None
     account: Account | None = None
@@ -87,18 +87,18 @@ class Access:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
 
     def is_admins(self, caller: Caller) -> bool:
-        """Whether the caller came with the admin key, and not into a session with a key of its own."""
+        """Whether the caller is the admin's account, and not a session by its own address or key."""
         return caller.account is self._accounts.admin
 
     def judge(self, request: web.Request) -> Caller:
-        """The caller of a request that posts a reward. The request may also name a session that is over and waits for one."""
+        """The caller of a request that posts a reward. The session may be over and wait for its reward."""
         slug = request.match_info.get("slug")
         external = self._external.by_secret(key_of(request) if slug is None else slug)
         return Caller(external.session) if external is not None else self.caller(request)
 
     @contextmanager
     def sampling(self, caller: Caller) -> Iterator[Session]:
-        """The session that a request samples in, on its account."""
+        """The session that a request samples in. If the session belongs to an account, the account is charged."""
         account, session = caller.account, caller.session
         external = None if session is None else self._external.get(session.id)
         if external is None and account is not None and caller.name is not None:
@@ -115,7 +115,7 @@ class Access:
 
     @contextmanager
     def reading(self, request: web.Request) -> Iterator[Session]:
-        """The session that a request reads from; an empty one if there is none yet."""
+        """The session that a request reads from; an empty session if the caller has none yet."""
         if (known := self._find(self.caller(request))) is not None:
             yield known
             return
@@ -140,7 +140,7 @@ class Access:
     def find(self, caller: Caller, reply_id: str | None = None) -> Session:
         """The session that a caller means, open or waiting for its reward.
 
-        A 409 if its episode has its reward, which is final; else a 404.
+        If there is none, raises a 409 if the episode of that session has its final reward already, else a 404.
         """
         if (session := self._find(caller, reply_id)) is not None:
             return session
@@ -193,7 +193,7 @@ def _not_found(message: str) -> ApiError:
 
 
 def key_of(request: web.Request) -> str:
-    """The key that a request carries, by either header; empty without one."""
+    """The key in a request's header `Authorization` or `x-api-key`; empty if both are missing."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and key:
         return key.strip()

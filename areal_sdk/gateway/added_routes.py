@@ -45,8 +45,8 @@ class GatewayCall(Call):
 
 
 def path_of(request: web.Request) -> str:
-    """The path of the request below `/v1`. Anthropic's SDK adds /v1 itself, even to the address that OpenAI's SDK
-    wants."""
+    """The path of the request below `/v1` or `/v1/v1`: Anthropic's SDK adds /v1 even to an address that ends with it,
+    as OpenAI's SDK wants it."""
     slug = request.match_info.get("slug")
     below = request.path if slug is None else request.path.removeprefix(f"/s/{slug}")
     return below.removeprefix("/v1/").removeprefix("v1/")

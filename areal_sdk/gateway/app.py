@@ -71,12 +71,12 @@ class Gateway:
         run_dir: Path | None = None,
         model_names: Mapping[str, Arms] | None = None,
     ) -> None:
-        """`users`, `keys` and `external` are for callers from outside; `quota` is the admin key's own, and that of users
-        who have none.
+        """`users`, `keys` and `external` are for callers from outside; `quota` is that of the admin key, and of users
+        who have no quota of their own.
 
-        `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without
-        them and with a notice. `membership` is given if several processes serve at one address. `routes` are those
-        of packages, and `run_dir` gets the sessions of callers. `model_names` are further names of policies, and names that several share.
+        `unknown_fields` says whether a request with fields that cannot be honoured is refused, or answered without them
+        and with a notice. `membership` is given if several processes serve at one address. `routes` are those of
+        packages, and `run_dir` gets the sessions of callers. `model_names` name one policy or several each.
         """
         tokenizer = renderer.tokenizer
         completer = Completer(

@@ -27,7 +27,7 @@ _REPLY_WAIT_S = 2.0
 
 
 class ControlPlane:
-    """Opens, reads and closes sessions over HTTP, and holds the engine."""
+    """Opens, reads and closes sessions over HTTP, and pauses the engine."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ControlPlane:
         return authorised
 
     async def _open(self, request: web.Request) -> web.Response:
-        """One session, or a group of siblings."""
+        """Open one session, or a group of siblings."""
         raw = await read_body(request)
         fields = Fields(parse_body(raw) if raw else {})
         shard = self._sessions.shard
@@ -228,7 +228,7 @@ class ControlPlane:
 
 
 class EngineControl:
-    """The part of an engine that the control plane uses: its version, and holding it."""
+    """The part of an engine that the control plane uses: its version, its pause and its going on."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
@@ -250,7 +250,7 @@ async def _reward_fields(request: web.Request) -> Fields:
 
 
 async def _reply_over(session: Session, turn: Any) -> None:
-    """Wait for a reply that is still streamed. Its client left just now, or lacks only the end."""
+    """Wait until a reply is no longer streamed. Its client may have just left, or have all of it but the end."""
     over = session.replies.end_of_stream(turn) if isinstance(turn, str) else None
     if over is None:
         return

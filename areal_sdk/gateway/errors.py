@@ -30,7 +30,7 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
 def context_overflow(
     *, prompt_tokens: int, max_context: int, at_least: bool = False, param: str = "messages"
 ) -> ApiError:
-    """The error of a prompt that does not fit. Agents shorten their history when they see exactly its code."""
+    """The error of a prompt that does not fit. Agents know its code, and shorten their history when they see it."""
     return ApiError(
         400,
         f"This model's maximum context length is {max_context} tokens. However, your messages "
@@ -87,8 +87,8 @@ def episode_judged(what: str) -> ApiError:
 
 
 def judged_elsewhere(judges: str) -> ApiError:
-    """The error of a reward that a command posts although reward functions judge its episode. A program
-    that a model wrote could post it too."""
+    """The error of a reward that a command posts although reward functions judge its episode. That command may be a
+    program that the model wrote."""
     return ApiError(
         409,
         f"{judges} alone judge this episode: post no reward, or leave the reward functions out.",
@@ -98,7 +98,7 @@ def judged_elsewhere(judges: str) -> ApiError:
 
 
 def learning_ended() -> ApiError:
-    """The error of a reward while the run writes its last weights: it still answers, but it trains no more."""
+    """The error of a reward while the run writes its last weights: the server still answers, but trains no more."""
     return ApiError(
         503,
         "Learning has ended and the server is about to stop: this reward is not kept.",

@@ -25,7 +25,7 @@ class GatewayMetrics:
     errors: Counter[str] = field(default_factory=Counter)
     """Refusals and faults by their code."""
     durations: Counter[float] = field(default_factory=Counter)
-    """Turns by the upper bound of their duration's bucket."""
+    """Number of turns, by the upper bound of the bucket of their duration."""
     total_duration_s: float = 0.0
 
     def observe(self, turn: Turn, *, num_cached: int) -> None:

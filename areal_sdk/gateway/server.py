@@ -1,5 +1,5 @@
-"""The listening socket of a gateway, and the end: running answers get a little time, and then the error of a server that
-stops."""
+"""The listening socket of a gateway, from its start to its end. At the end running answers get a little time, then an
+error that says that the server stops."""
 
 import asyncio
 import logging
@@ -298,8 +298,8 @@ _LOOK_S = 0.02
 
 
 def ends_sessions(app: web.Application, external: ExternalSessions, sessions: SessionStore) -> None:
-    """Have `app` end all sessions when it stops. Those of callers end when their requests are answered, or after
-    `STOP_GRACE_S`. Nobody can connect any more by then."""
+    """Have `app` end all sessions when it stops. By then nobody can connect any more. Requests of callers that still
+    run get up to `STOP_GRACE_S` to be answered."""
 
     async def end(_: web.Application) -> None:
         clock = asyncio.get_running_loop().time

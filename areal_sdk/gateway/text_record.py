@@ -1,4 +1,4 @@
-"""The record of a call whose answer has no tokens, in its session."""
+"""The record that a session keeps of a call whose answer has no tokens."""
 
 import secrets
 import time
@@ -15,7 +15,7 @@ from areal_sdk.types import Turn
 
 
 class SessionTextRecord(TextRecord):
-    """The turns of one call."""
+    """Records the turns of one call."""
 
     def __init__(
         self, session: Session, raw: bytes, *, read: Callable[[Any], TextRequest], large: LargeWork

@@ -23,8 +23,8 @@ from areal_sdk.tool_calls import MAX_DEPTH, is_too_deep
 T = TypeVar("T")
 
 LARGE = 32_768
-"""Size, in characters or bytes, from which work goes to a thread. The loop does smaller work in milliseconds; a
-thread costs a tenth of one."""
+"""Size, in characters or bytes, from which work goes to a thread. The loop does smaller work in milliseconds; a thread
+costs a tenth of a millisecond."""
 
 _NUM_THREADS = 2
 """Number of large requests that are prepared at once. Each may take a hundred bytes of memory per byte of text."""
@@ -39,7 +39,7 @@ _TRIMMED_FROM = 1_000_000
 """Size of a request, in characters or bytes, from which its memory is given back to the system."""
 
 _IDLE_S = 1.0
-"""Seconds from the last such request until memory is given back."""
+"""Seconds from the last request of at least `_TRIMMED_FROM` until memory is given back."""
 
 
 def is_small(size: int) -> bool:
@@ -48,7 +48,7 @@ def is_small(size: int) -> bool:
 
 
 def weight(raw: bytes, *, enough: int) -> int:
-    """The bytes of JSON, and more for each object and list: a short message costs what a long one does.
+    """The bytes of JSON, and more for each object and list, since each takes work, however short it is.
 
     JSON with more than `enough` bytes weighs its bytes alone, because counting in megabytes takes milliseconds.
     """
@@ -84,7 +84,7 @@ class LargeWork:
                 self._trim_later(loop)
 
     def _trim_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give memory back once no large request has come for some time, since allocation waits meanwhile."""
+        """Give memory back once large requests have ceased for some time: allocation waits while that is done."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._trimming = loop.call_later(_IDLE_S, self._trim)
@@ -160,7 +160,7 @@ _QUOTE = ord('"')
 
 
 def loads(text: bytes | str) -> Any:
-    """The value. `orjson.JSONDecodeError` if the text is not JSON, or too deep.
+    """The value that a JSON text stands for. `orjson.JSONDecodeError` if the text is not JSON, or too deep.
 
     >>> loads("[1, 2]")
     [1, 2]

@@ -85,8 +85,8 @@ def export_checkpoint(
 def whole_weights(
     trainer: RankTrainer, *, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Float32]]:
-    """The model in host memory, and a sample of the weights for the effect of rounding to `dtype`; on rank 0 alone. A
-    collective."""
+    """The model in host memory, and a sample of weights that shows the effect of rounding to `dtype`; both on rank 0
+    alone. A collective."""
     weights: dict[str, Tensor] = {}
     samples: dict[str, Float32] = {}
     for weight in trainer.policy.served_weights():

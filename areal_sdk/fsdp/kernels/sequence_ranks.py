@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRanks:
-    """This rank among those that compute each row together with it; alone it computes all of it."""
+    """This rank's place among the ranks that compute each row together. A lone rank computes the whole row."""
 
     rank: int = 0
     size: int = 1

@@ -21,14 +21,14 @@ PLACE = 8
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Bytes on each rank."""
+    """Bytes that a step takes on each rank."""
 
     parameters: int
     moments: int
     gradients: int
     gathered: int
-    """Bytes of the copies of weights that a step computes with: of all layers on one rank, of a few layers and a table
-    on several ranks."""
+    """Bytes of the copies of weights that a step computes with: of all layers on one rank, of a few layers and the
+    embedding on several ranks."""
     activations: int
     """Bytes kept for the backward pass, and those of the layer at work."""
     logits: int
@@ -244,7 +244,7 @@ class _Step:
         return FLOAT if self.settings.head_precision == "float32" else self.width
 
     def head(self) -> int:
-        """Logits of the output layer, its weight as it computes, and gradients that are not yet added."""
+        """Bytes of the output layer: logits, its weight in the type that computes, and gradients not yet added."""
         m, width = self.model, self._head_width
         row = width * m.vocabulary
         rows = min(self.num_tokens, max(1, CHUNK_BYTES // row))

@@ -91,7 +91,7 @@ class CriticTrainer:
     ) -> dict[str, float]:
         """One update for each minibatch, on the returns that its batches hold.
 
-        `rate`: the part of its learning rate that the schedule leaves.
+        `rate`: the part of the critic's learning rate that the schedule leaves.
         """
         rate *= warmed_up(self.settings, step=self.num_steps)
         of_critic, totals = Meter(), {"value_loss": 0.0}

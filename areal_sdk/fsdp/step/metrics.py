@@ -82,7 +82,7 @@ class Meter:
         self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - began
 
     def spent(self, ranks: Ranks) -> dict[str, float]:
-        """CPU-seconds of all ranks, and the time since the step began on this one. A collective."""
+        """CPU-seconds of all ranks, and the seconds since the step began on this rank. A collective."""
         cpu_s = {f"cpu_{name}_s": seconds for name, seconds in self.cpu_s.items()}
         return {
             **ranks.sum({**cpu_s, "cpu_s": sum(cpu_s.values())}),

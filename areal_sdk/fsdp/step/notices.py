@@ -68,7 +68,7 @@ def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> 
 
 @dataclass(slots=True)
 class Distances:
-    """Distances of the policy from the one that sampled, after each of the last steps."""
+    """Distances of the policy from the policies that sampled, after each of the last steps."""
 
     is_bounded: bool = False
     """Whether each update is held within the trust region."""

@@ -231,7 +231,7 @@ class RankTrainer:
             )
 
     def _find_outliers(self, groups: Sequence[TrajectoryGroup]) -> Mapping[str, str]:
-        """The sources that posted a reward which their baseline bounded, each with a line on it."""
+        """The sources with a reward so far out that the baseline bounded it, each with a line for the user."""
         estimator = self.algorithm.advantages
         outliers = (
             estimator.outliers(groups, self.baselines)

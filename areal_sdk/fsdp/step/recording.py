@@ -125,7 +125,7 @@ class StepRecord:
 def _columns(
     batch: Batch, terms: PolicyTerms, loss: Loss, entropies_T: Tensor
 ) -> dict[str, Tensor]:
-    """The columns of the record that this algorithm has a number for, with a number for each term."""
+    """The columns of the record that this algorithm fills, with a number for each term."""
     of_terms = loss.of_terms
     moved_T = terms.current_T - terms.proximal_T
     columns = {

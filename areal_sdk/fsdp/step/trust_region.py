@@ -18,7 +18,7 @@ from torch import nn
 from areal_sdk.config import TrainerSection
 
 PER_TOKEN = 0.01
-"""Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes fell."""
+"""Maximum KL in nats a token, however short an episode is. Beyond it, runs with short episodes collapsed."""
 OF_A_SEQUENCE = 5.0
 """Maximum KL of one sequence as a multiple of the bound, which holds the mean: an answer that few prompts share can be
 lost while the mean hardly moves."""
@@ -73,7 +73,7 @@ class Distance:
         return max(self.kl, self.kl_sequence / OF_A_SEQUENCE)  # of NaN and a number, the first
 
     def moved(self, share: float, bound: float) -> "Moved":
-        """The effect of an update of which `share` was left."""
+        """The effect of an update of which `share` was kept."""
         return Moved(self.kl, self.kl_behaviour, self.kl_sequence, share, self.judged / bound)
 
 
@@ -82,9 +82,9 @@ class Moved(Distance):
     """The effect of one update on the policy."""
 
     share: float
-    """Share of the update that was left."""
+    """Share of the update that was kept."""
     filled: float
-    """The KL that was judged as a share of the bound."""
+    """The judged KL, as a share of the bound."""
 
 
 def summary(moves: Sequence[Moved]) -> dict[str, float]:
@@ -101,7 +101,7 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Search:
-    """The search for the share of an update whose KL fills the bound, between one within it and one beyond it.
+    """The search for the share of an update whose KL fills the bound, between a share within and a share beyond.
 
     >>> search = Search(bound=0.01, kl_beyond=0.04)
     >>> search.next()
@@ -265,7 +265,7 @@ class UpdateLimit:
     def _learn_noise(
         self, update: "Update", measure: Callable[[], Distance], found: Distance, bound: float
     ) -> None:
-        """Measure, with a trifle of the update, what rounding alone changes; again where `found` is beyond the bound."""
+        """Measure what rounding alone changes, with a trifle of the update: once, and if `found` is beyond `bound`."""
         kl = found.judged
         is_first = self.noise is None
         if math.isfinite(kl) and (is_first or self._without_noise(found).judged > bound):

@@ -120,7 +120,7 @@ class Allowance:
 
     @property
     def state(self) -> tuple[float, float]:
-        """The amount that is left, and the time at which it was."""
+        """The amount that is left, and the time when that amount was left."""
         return self._left, self._at
 
     @state.setter
@@ -177,8 +177,8 @@ class Accounts:
         usage: Callable[[str, Quota], Usage] | None = None,
         keys: FollowedKeys | None = None,
     ) -> None:
-        """`usage` makes the usage of an account from its name and its quota. `keys` are those that are made and revoked
-        while the server runs; a user without a quota of its own has `quota`."""
+        """`usage` makes the `Usage` of an account from its name and its quota. `keys` tells which keys are made and
+        revoked while the server runs. A user without a quota of its own has `quota`."""
         _check_key("the admin key", admin_key)
         self._quota = quota or Quota()
         self._make_usage = usage or _own_usage
@@ -209,11 +209,11 @@ class Accounts:
 
     @property
     def names(self) -> Collection[str]:
-        """The names of all accounts, also of those to come."""
+        """The names of all accounts, in a view that shows later accounts too."""
         return self._by_name.keys()
 
     def refresh(self) -> None:
-        """Take over what the file of keys got since the last call, and say so."""
+        """Apply the lines that the file of keys got since the last call, and log each."""
         if self._keys is None:
             return
         for line in self._keys.new_lines():

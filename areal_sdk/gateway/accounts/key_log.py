@@ -30,7 +30,7 @@ class KeyLine:
     """A key was made, or revoked."""
 
     at: str
-    """Time in UTC."""
+    """UTC time at which the line was written."""
     by: str
     """The user of the machine who made or revoked the key."""
     user: str
@@ -54,7 +54,7 @@ def digest_of(key: str) -> str:
 
 
 def make_key(path: Path, name: str) -> str:
-    """A new key `USER/KEY`, which no file has. The file is made if it is not there."""
+    """Make the key that `name` (`USER/KEY`) names, and return its secret, which no file has. A missing file is made."""
     user, _, key = name.partition("/")
     for part in (user, key):
         if not _NAME.fullmatch(part):
@@ -93,7 +93,7 @@ def valid_keys(lines: Sequence[KeyLine]) -> Sequence[KeyLine]:
 
 
 def read_lines(path: Path) -> Sequence[KeyLine]:
-    """All whole lines of the file. ConfigError names one that says nothing."""
+    """All whole lines of the file. ConfigError names a line that `areal-sdk keys` did not write."""
     lines = []
     for number, raw in enumerate(_whole(_read(path)).splitlines(), start=1):
         if (line := _parse(raw)) is None:
@@ -108,7 +108,7 @@ class FollowedKeys:
     """The lines that a file of keys gets, each once. Looking for them costs one `stat`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. ConfigError if it is missing or has a line that says nothing."""
+        """Read the file. ConfigError if it is missing, or has a line that `areal-sdk keys` did not write."""
         read_lines(path)
         self.path = path
         self._size = 0

@@ -1,4 +1,4 @@
-"""Secrets that name something: found in a time that says nothing about them."""
+"""A table from secrets to what they name. The time of a lookup says nothing about the secrets."""
 
 import secrets
 from hashlib import blake2b

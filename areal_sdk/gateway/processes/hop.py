@@ -306,8 +306,8 @@ def _head(request: web.Request, framing: bytes) -> bytes:
 
 
 async def _copy(answer: AnswerReader, link: _Link, request: web.Request) -> bool:
-    """Write the answer to the client. Returns at the answer's end, or when client or owner has gone: whether any part
-    of the answer came."""
+    """Write the answer to the client, until the answer ends, or client or owner is gone. Returns whether any part of
+    the answer came."""
     held = b""
     has_begun = False
     while not answer.is_over and (data := await link.read()):

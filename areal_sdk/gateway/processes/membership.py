@@ -21,11 +21,11 @@ class Membership:
     """Secret that the processes of this server alone know."""
 
     def socket_of(self, number: int) -> Path:
-        """The socket at which that process takes requests that other processes pass on."""
+        """The socket at which process `number` takes requests that other processes pass on."""
         return self.directory / f"{number}.sock"
 
     def door_of(self, number: int) -> Path:
-        """The socket at which that process takes connections that other processes hand over."""
+        """The socket at which process `number` takes connections that other processes hand over."""
         return self.directory / f"{number}.door"
 
     def open_usage(self) -> UsageFile:

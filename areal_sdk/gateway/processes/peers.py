@@ -1,4 +1,4 @@
-"""The other gateway processes, from the side of one of them: which one answers a request, and sums over all."""
+"""The other gateway processes, as one process uses them: it passes requests to owners, and sums counts over all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,11 +29,11 @@ class NamedBy(StrEnum):
     PATH = "path"
     """The session's id in the path."""
     BODY = "body"
-    """The id in the body of a session or a group to open."""
+    """The id, in the body, of the session or group to open."""
 
 
 class Guard(Protocol):
-    """Makes the handler of a route: errors as answers, and requests at the owners of their sessions."""
+    """Wraps a route's handler: turns its errors into answers, and sends requests to the owners of their sessions."""
 
     def __call__(
         self, handler: Handler, write_error: ErrorBody = ..., *, named_by: NamedBy = ...
@@ -64,7 +64,7 @@ class Peers:
         }
 
     def reaching_owner(self, handler: Handler, named_by: NamedBy) -> Handler:
-        """`handler`, which answers here for sessions of this process; others' requests go to their owners."""
+        """`handler` for requests that this process owns, or that have no owner; other requests go to their owners."""
         find: Mapping[NamedBy, Callable[[web.Request], Awaitable[int | None]]] = {
             NamedBy.CALLER: self._by_caller,
             NamedBy.REPLY: self._by_reply,

@@ -26,7 +26,7 @@ _NUMBER = 8
 
 
 class UsageFile:
-    """One row an account. The numbers that processes share are used while the row's lock is held.
+    """One row per account. The numbers that processes share are used while the row's lock is held.
 
     The locks are the kernel's (`fcntl`): a process that dies lets go of them. The clock of the allowances
     is the machine's monotonic clock, which all processes share.
@@ -41,7 +41,7 @@ class UsageFile:
         self._numbers: memoryview[float] = memoryview(mmap.mmap(self.descriptor, 0)).cast("d")
 
     def account(self, name: str) -> int:
-        """The number of an account, the same in all processes: the first free row from where its name points."""
+        """The row number of an account, the same in all processes: the first free row from the hash of the name on."""
         digest = blake2b(name.encode(), digest_size=6).digest()
         mark = float(int.from_bytes(digest) + 1)  # a float holds 53 bits exactly
         for step in range(MOST_ACCOUNTS):

@@ -51,7 +51,7 @@ OnAbandoned = Callable[[RecordAbandoned], None]
 
 
 class Completer:
-    """Turns requests into turns."""
+    """Samples requests and records them as turns."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Completer:
         max_request_s: float,
         names: Mapping[str, Arms] | None = None,
     ) -> None:
-        """`names` are further names of policies, and names that several share."""
+        """`names` are further names of policies, and names that several policies share."""
         self.tokenizer = tokenizer
         self.renderer = renderer
         self._engine = engine
@@ -149,7 +149,7 @@ class Completer:
 
     @property
     def policies(self) -> Mapping[str, bool]:
-        """The policies that requests name by their model, each with whether it is trained; empty if there is one."""
+        """Policies that a request may name as its model -> whether each is trained; empty without `[policy.NAME]`."""
         return self._engine.info.policies
 
     def _check_biases(self, request: ChatRequest) -> None:
@@ -315,5 +315,5 @@ _CUT = GenerateChunk((), (), (), FinishReason.LENGTH)
 
 
 async def _only(chunk: GenerateChunk) -> AsyncIterator[GenerateChunk]:
-    """An answer that needs no engine: one that is known, or that to a request for no tokens."""
+    """The stream of an answer that needs no engine: a recorded answer, or that to a request for no tokens."""
     yield chunk

@@ -5,7 +5,7 @@ from typing import Self
 
 
 class Deadline:
-    """Bounds the time in which items of a stream are waited for.
+    """Bounds the time that a loop waits for the items of a stream.
 
     `asyncio.timeout` around a loop that yields would fire in the consumer; around each item
     it costs more than the item. This fires only between `wait` and `rest`:
@@ -20,8 +20,7 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self.must_wait = True
-        """Whether `wait` must be called before the next item. It need not be if nothing was yielded since the last
-        call."""
+        """Whether `wait` must be called before the next item. Further calls can be skipped while nothing is yielded."""
         self._seconds = seconds
         self._is_waiting = False
         self._is_over = False

@@ -31,7 +31,7 @@ class ModelNames:
         self._shared = shared or {}
 
     def policy_of(self, model: str | None, session_id: str) -> str:
-        """The policy that a request of a session names; none in a run with one."""
+        """The policy that a request of a session names; empty in a run without `[policy.NAME]`."""
         name, policies = model or "", self._policies()
         if not policies or name in policies:
             return name if policies else ""

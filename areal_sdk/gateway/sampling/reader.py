@@ -104,8 +104,8 @@ class Prepared:
     prompt: Prompt
     placement: Placement | None = None
     fork: ForkReason | None = None
-    """Reason of a fork that is known before sampling. Otherwise the session's history tells it when
-    the turn is recorded."""
+    """Reason of a fork that is known before sampling. If it is None, the session's history finds the reason when the
+    turn is recorded."""
     parent: int | None = None
     new_messages: tuple[Message, ...] = ()
     opening: str = ""
@@ -199,7 +199,7 @@ class CompletionReader:
             self._num_prefilled = sum(map(len, texts))
 
     def read(self, chunk: GenerateChunk) -> Iterable[Delta]:
-        """The part that the chunk adds to the answer."""
+        """The deltas that the chunk adds to the answer; without streaming, all of them at the last chunk."""
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions
@@ -330,12 +330,12 @@ class CompletionReader:
         )
 
     def _told_tools(self) -> dict[str, list[Tool]]:
-        """The tools, at the beginning of a conversation: another beginning has others."""
+        """The tools that the request offers, if it begins a conversation; the turns that follow have the same tools."""
         is_told = self._offers_tools and self._prepared.parent is None
         return {"tools": [*self._prepared.request.tools]} if is_told else {}
 
     def _num_reasoning(self) -> int:
-        """Tokens up to the end of the thought, or all of them when it has none."""
+        """Number of tokens of the thought. Without its end, all tokens count, or those of its text if more follows."""
         if not self._reasoning:
             return 0
         end = self._tokenizer.added.get("</think>")

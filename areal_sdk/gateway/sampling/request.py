@@ -70,7 +70,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place where a conversation may begin: what leads it stays, what lies between is left out."""
+    """A way to shorten a conversation: the `num_leading` first messages, and those from `start` on, stay."""
 
     num_leading: int
     start: int
@@ -97,7 +97,7 @@ class SamplingPolicy:
     """The rule that decides how tokens are sampled.
 
     `override`: the run decides. Unmodified agents send temperature 0 and top-p, and RL needs the policy's own
-    distribution. `respect`: the client decides. Tokens that it samples in another way than the run's are context only.
+    distribution. `respect`: the client decides. Tokens that are sampled in another way than the run's are context only.
     """
 
     mode: Literal["override", "respect"] = "override"
@@ -108,8 +108,8 @@ class SamplingPolicy:
 
     @property
     def keeps_seeds(self) -> bool:
-        """Whether a client's seed is used. A client sends the same seed for each attempt at a task, so that all
-        attempts would be alike."""
+        """Whether a client's seed is used. A client often sends one seed for all attempts at a task: with it, all would
+        give the same answers."""
         return self.mode == "respect"
 
     def decide(self, asked: Mapping[str, Any]) -> Sampling:

@@ -86,7 +86,7 @@ class ExternalSession:
 
     @property
     def caller(self) -> str:
-        """The name of its account."""
+        """The name of the session's account."""
         return self.account.name
 
     @property
@@ -126,7 +126,7 @@ class ExternalSessions:
         self.limits = limits or ExternalLimits()
         self._observer: SessionObserver | None = None
         self._has_ended = False
-        """Whether learning has ended. The observer is then told of sessions, and takes no rewards."""
+        """Whether learning has ended. The observer is then still told of sessions, but takes no rewards."""
         self._by_id: dict[str, ExternalSession] = {}
         self._by_secret: Keyring[ExternalSession] = Keyring()
         self._by_reply: dict[str, tuple[ExternalSession, ...]] = {}
@@ -162,7 +162,7 @@ class ExternalSessions:
         return self._by_secret.find(secret)
 
     def by_reply(self, reply_id: str, account: Account) -> ExternalSession | None:
-        """The session of `account` that gave that reply; ids are known to more than its caller."""
+        """The session of `account` that gave that reply. An id alone proves nothing: others may know it."""
         found = [
             external for external in self._by_reply.get(reply_id, ()) if external.account is account
         ]
@@ -248,13 +248,13 @@ class ExternalSessions:
 
     @contextmanager
     def request(self, external: ExternalSession) -> Iterator[Session]:
-        """One request that samples in a session, on its account."""
+        """One request that samples in the session, and counts against the quota of the session's account."""
         with external.account.request(), self._running(external):
             yield external.session
 
     @contextmanager
     def alone(self, account: Account, *, key: str = "") -> Iterator[Session]:
-        """A session for one request: an episode of one turn, rewarded by its reply's id."""
+        """A session for one request: its episode has one turn, and the id of the reply names it for a reward."""
         with account.request():  # before it opens: what is refused is no episode
             session_id = self._sessions.shard.new_session_id(f"{account.name}-")
             external = self.open(account, session_id, key=key, is_alone=True)
@@ -313,7 +313,7 @@ class ExternalSessions:
             self._finish(next(iter(waiting.values())))  # it has waited longest
 
     def close_all(self) -> None:
-        """End everything, wait for nothing."""
+        """End all sessions, without waiting for requests or rewards."""
         for external in self:
             self.end(external, Ending.SHUTDOWN)
             self._finish(external)

@@ -93,10 +93,10 @@ def calls_by_id(message: Message) -> bytes | None:
 
 
 def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes:
-    """The meaning of calls that a client wrote as text, in the order in which they were done.
+    """The meaning of calls that a client wrote as text. It is the same for every order of the calls.
 
-    smolagents runs calls side by side and writes them down as each ends; their results follow as text.
-    Calls that keep their structure mean something else, order included: results are told apart by it.
+    smolagents runs calls side by side and writes each down when it ends; the results follow as text. The order counts
+    in calls that keep their structure, because it tells which result belongs to which call.
     """
     meanings = sorted(map(call_meaning, calls), key=_in_order)
     return orjson.dumps(
@@ -147,7 +147,7 @@ def reasoning_of(message: Message) -> str:
 
 
 def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
-    """The text and the calls of such a content; None for any other.
+    """The text and the calls of a content that smolagents wrote; None for any other content.
 
     >>> calls_in_text("Calling tools:\\n[{'id': 'c', 'function': {'name': 'f', 'arguments': {}}}]")
     ('', [{'id': 'c', 'function': {'name': 'f', 'arguments': {}}}])

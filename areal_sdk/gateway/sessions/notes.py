@@ -55,9 +55,9 @@ class Notes:
             raise
 
     def may_forgive(self, fault: str, digest: bytes, *, num_retries: int) -> None:
-        """Forget this one of `faults` if a later attempt at the same request is answered.
+        """Have `forgive` forget this one of `faults` when a later attempt at the same request is answered.
 
-        A fault in the midst of a stream never is: half of the answer was read.
+        Do not call this for a fault in the midst of a stream, since the client has read half of the answer.
         """
         self._faults_of.setdefault(digest, []).append((num_retries, fault))
 
@@ -74,7 +74,7 @@ class Notes:
                 self._faults.remove(fault)
 
     def notice(self, text: str) -> bool:
-        """Keep a notice, or its beginning; False when the session has it already, or enough."""
+        """Keep a notice, or its beginning. Returns False if the session has it already, or has enough notices."""
         text = text[:_LONGEST_NOTICE]
         if len(self._notices) >= _MAX_NOTICES or text in self._notices:
             return False

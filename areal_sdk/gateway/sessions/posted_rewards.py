@@ -34,7 +34,7 @@ class PostedRewards:
         self._judge = judge
 
     def check(self, reward: float, turn: int | str | None, choice: int | None) -> None:
-        """Raise the error of a reward that nobody may post, whatever the session has."""
+        """Raise the error of a reward that is refused whatever turns the session has."""
         if self._judge:
             raise judged_elsewhere(self._judge)
         check_reward(reward)
@@ -81,7 +81,7 @@ def check_reward(reward: float) -> None:
 def turn_of_choice(
     turns: Mapping[int, int], reply_id: str, choice: int | None, is_repeated: bool
 ) -> int | None:
-    """The index of the turn that a client names by a reply's id and, of several choices, one number.
+    """The index of the turn that a client names by a reply's id, and by a choice's number if there are several.
 
     `turns` holds the turn of each choice of the reply. None if the session gave no such reply.
     `is_repeated`: another provider gave this id to several replies, so it names none of them.

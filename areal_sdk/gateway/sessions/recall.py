@@ -19,13 +19,13 @@ class Recall:
     def __init__(
         self, answers: Sequence[Answer], *, keep: Callable[[Answer, bool], bool], seed: int
     ) -> None:
-        """`keep` appends an answer to the record, of which it may be the first, and says whether it could. From `seed`
-        follow the ids of tool calls, which some templates show to the model."""
+        """`keep(answer, is_first)` appends an answer to the record, and returns whether it could. `seed` decides the
+        ids of tool calls, which some templates show to the model."""
         self.seed = seed
         self.num_recorded = len(answers)
         self._keep = keep
         self._waiting: dict[int, list[tuple[int, Answer]]] = {}
-        """Recorded answers that no request had yet, each with its place in the record, by length of the prompt."""
+        """Recorded answers that no request got yet, each with its place in the record, by length of the prompt."""
         for place, answer in enumerate(answers):
             self._waiting.setdefault(answer.turn.num_prompt, []).append((place, answer))
         self._recalled: dict[str, int] = {}
@@ -37,7 +37,7 @@ class Recall:
 
     @property
     def num_waiting(self) -> int:
-        """The recorded answers that no request had."""
+        """The number of recorded answers that no request got yet."""
         return sum(map(len, self._waiting.values()))
 
     @property

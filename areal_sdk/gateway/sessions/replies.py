@@ -44,7 +44,7 @@ class AbandonedReply:
     digest: bytes
     """Digest of the request."""
     num_retries: int
-    """The attempts at that request before this one."""
+    """Number of attempts at that request before this one."""
     reply_id: str
     choice: int
     record: RecordAbandoned
@@ -105,11 +105,11 @@ class SessionReplies:
         return self._turns_of
 
     def note(self, reply_id: str, turn: int, *, choice: int = 0) -> None:
-        """Remember which turn is this choice of the reply with this id."""
+        """Remember that turn `turn` is this choice of the reply."""
         self._turns_of.setdefault(reply_id, {})[choice] = turn
 
     def note_repeated(self, reply_id: str) -> None:
-        """Another provider gave this id to several of its replies: it names none of them."""
+        """Note that another provider gave this id to several replies, so that the id names none of them."""
         self._repeated.add(reply_id)
 
     def is_repeated(self, reply_id: str) -> bool:
@@ -121,7 +121,7 @@ class SessionReplies:
 
     @contextmanager
     def streaming(self, reply_id: str) -> Iterator[None]:
-        """Mark the reply as one that may become more than was delivered of it, within this block."""
+        """Mark the reply as still being streamed, within this block."""
         over = self._streaming[reply_id] = asyncio.Event()
         try:
             yield
@@ -149,11 +149,11 @@ class SessionReplies:
         return self._kept.find(self._session, digest)
 
     def leave(self, left: AbandonedReply) -> None:
-        """Keep a reply whose client left. The next request makes it a turn, unless it is its retry."""
+        """Keep a reply whose client left. The next request makes the reply a turn, unless that request is a retry."""
         self._left.add(left)
 
     def asked_again(self, digest: bytes, *, num_retries: int) -> None:
-        """Forget the replies that clients left to earlier attempts at this request."""
+        """Forget the abandoned replies to earlier attempts at this request."""
         self._left.asked_again(digest, num_retries=num_retries)
 
     def record_left(self) -> None:

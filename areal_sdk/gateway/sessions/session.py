@@ -43,9 +43,9 @@ class SessionLimits:
 
     max_turns: int | None = None
     max_tokens: int | None = None
-    """Sampled tokens, all turns together."""
+    """Maximum number of sampled tokens in all turns together."""
     max_new_tokens: int | None = None
-    """Sampled tokens of one turn, whatever the client asks for."""
+    """Maximum number of sampled tokens in one turn, whatever the client asks for."""
 
 
 class TurnSampler(Protocol):
@@ -88,8 +88,8 @@ class Session:
         self.placing = asyncio.Lock()
         """A lock that is held while a request is placed in `history`, which may take a thread."""
         self.raw_inputs: dict[str, str] = {}
-        """Malformed arguments of custom tools, which take one text, by the id of the call. Clients got them as they
-        are."""
+        """Malformed arguments of custom tools, which take one text, by the id of the call. Clients got the arguments
+        unchanged."""
         self.opened_at = time.monotonic()
         self._mark = mark
         self._completer = completer
@@ -110,7 +110,7 @@ class Session:
         self._oldest_version: int | None = None
         self._histories: defaultdict[str, History] = defaultdict(History)
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
-        """Completions that are being sampled: what ends each, and what hands over its beginning."""
+        """Completions that are being sampled: the function that ends each -> the one that hands over its beginning."""
         self._refusal: Callable[[], ApiError] = session_closed
         self._closed = False
 
@@ -143,12 +143,12 @@ class Session:
 
     @property
     def truncated(self) -> bool:
-        """A turn, token or context limit cut the episode short."""
+        """Whether a turn, token or context limit cut the episode short."""
         return self._is_truncated
 
     @property
     def oldest_version(self) -> int | None:
-        """The version of the first token sampled for it, in a turn that may still be in flight."""
+        """The version that sampled the session's first token, whose turn may still be in flight; None before."""
         return self._oldest_version
 
     @property
@@ -160,7 +160,7 @@ class Session:
         return self._num_sampled
 
     def history_of(self, policy: str = "") -> History:
-        """The conversations with a policy. A turn of another one is no history: only its text can be."""
+        """The conversations with a policy. Turns of another policy are no part of them, except as text in a prompt."""
         return self._histories[policy]
 
     def base_url(self, gateway_base: str) -> str:
@@ -286,12 +286,12 @@ class Session:
         self.replies.keep(digest, reply)
 
     def leave(self, left: AbandonedReply) -> None:
-        """Keep a reply whose client left. The next request makes it a turn, unless it is its retry."""
+        """Keep a reply whose client left. The next request makes the reply a turn, unless that request is a retry."""
         if not self._closed:
             self.replies.leave(left)
 
     def begin_attempt(self, digest: bytes, *, num_retries: int) -> None:
-        """Note that a request comes. Replies that clients left earlier become turns, except attempts at the same request."""
+        """Note that a request comes. Abandoned replies become turns, unless they answer earlier attempts at it."""
         self.replies.asked_again(digest, num_retries=num_retries)
         self.replies.record_left()
 

@@ -42,12 +42,12 @@ def to_demonstrations(
 
 @dataclass(slots=True)
 class _Sequence:
-    """Tokens of a conversation that goes on."""
+    """The tokens of a conversation, turn after turn."""
 
     tokens: tuple[int, ...]
     mask: list[bool] = field(default_factory=list)
     num_known: int = 0
-    """Messages that are tokens already."""
+    """Number of messages that are tokens already."""
 
     def ask(self, chat: TemplateInput, renderer: Renderer) -> bool:
         """Add the messages that are new in `chat`. Returns False if the template cannot continue the sequence."""

@@ -102,7 +102,7 @@ class Renderer:
         return cls(Tokenizer.load(model_dir), template, tool_format=tool_format, formats=formats)
 
     def parser(self, tools: Sequence[Tool], *, opens_reasoning: bool) -> Parser:
-        """Reads one completion of a request with these tools."""
+        """The parser for one completion of a request with these tools."""
         parser: Parser = self.tool_format.parser(tools) if tools else PlainText()
         if self.reasons:
             parser = Reasoning(parser, open_already=opens_reasoning)
@@ -223,7 +223,7 @@ class Renderer:
         return [disarmed(tool, self._disarm, ours=False) for tool in tools]
 
     def begun(self, text: str) -> str:
-        """The beginning of an answer that a client wrote, for `opening`."""
+        """A client's beginning of an answer, made safe to be an `opening`."""
         return self._disarm(text, True)
 
     def _defuse(self, text: str, ours: bool) -> str:

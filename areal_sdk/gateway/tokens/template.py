@@ -60,7 +60,7 @@ class ChatTemplate:
     ) -> "ChatTemplate":
         """Read the template from where transformers would: chat_template.jinja, else tokenizer_config.json.
 
-        Tools that `store_plain_tools` put before it are left out: the renderer weaves them itself.
+        What `store_plain_tools` put before the template is left out: the renderer weaves tools in itself.
         """
         config = _read_json(model_dir / "tokenizer_config.json")
         declared = config.get("chat_template")

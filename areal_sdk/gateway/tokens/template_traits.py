@@ -72,7 +72,7 @@ class TemplateTraits:
         return cls(knows_developer=knows_developer)
 
     def write(self, message: Message, defuse: Defuse) -> dict[str, Any]:
-        """`message` for the template."""
+        """`message` in the form that the template takes."""
         role = message.get("role", "user")
         if role == "developer" and not self.knows_developer:
             role = "system"
@@ -106,8 +106,8 @@ class TemplateTraits:
 def disarmed(value: Any, defuse: Defuse, *, ours: bool) -> Any:
     """A JSON value with the special tokens in its texts and keys disarmed.
 
-    It takes the value and not its JSON text, in which `\\u003c` and `<` are the same character and one would not be
-    found.
+    It searches the value and not its JSON text, where a token that is written with `\\u003c` in place of `<` would be
+    missed.
     """
     if isinstance(value, str):
         return defuse(value, ours)

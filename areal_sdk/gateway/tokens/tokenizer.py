@@ -28,7 +28,7 @@ _ANCHOR = "\ufdd1"
 _BETWEEN_LETTERS = re.compile(r"(?<=\S)(?=\S)")
 
 _COMPOSED = 4
-"""A number of characters that NFC never composes into one."""
+"""Number that NFC stays below: it composes fewer characters than this into one."""
 
 _CACHED_CHARACTERS = 2_000_000
 """Total size in characters of the texts whose tokens are kept. System prompts, tools and questions come again in
@@ -36,7 +36,7 @@ every sibling, so each is encoded once."""
 
 
 class Tokenizer:
-    """A model's `tokenizer.json`: fast encoding, with a say over special tokens."""
+    """A model's `tokenizer.json`: fast encoding, with control over which text becomes a special token."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -151,7 +151,7 @@ class Tokenizer:
         return tuple(_ids(self._hf, text, add_special_tokens=True))
 
     def encode_continuation(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
-        """Ids of `text` where it follows other tokens, so without what a string's start gets."""
+        """Ids of `text` where it follows other tokens, without what the tokenizer adds at the start of a string."""
         if self._splits_cleanly:
             return self._encode_pieces(text) if most is None else self._encode_large(text, most)
         if BREAKER in text:
@@ -220,7 +220,7 @@ class Tokenizer:
             self._num_cached -= len(oldest)
 
     def _encode_broken(self, text: str) -> tuple[int, ...]:
-        """The careful path of a tokenizer whose added tokens absorb the space around them."""
+        """Ids of text with breakers, for a tokenizer whose added tokens absorb the space around them."""
         ids: list[int] = []
         for piece in re.split(f"([^\\s{BREAKER}]*{BREAKER}[^\\s]*)", text):
             if BREAKER in piece:
@@ -230,7 +230,7 @@ class Tokenizer:
         return tuple(ids)
 
     def _encode_as_text(self, text: str) -> tuple[int, ...]:
-        """Ids of broken text that hold no added token."""
+        """Ids of a text with breakers. None of the ids is an added token."""
         ids = _after_anchor(self._plain, text.replace(BREAKER, ""))
         if not self._added_ids.isdisjoint(ids):
             # The model's own vocabulary spells the token out (SentencePiece): keep the break.
@@ -245,7 +245,7 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> HfTokenizer:
-        """The same model without its added tokens: whatever it reads is text."""
+        """The same tokenizer without added tokens: it reads every character as plain text."""
         document = orjson.loads(self._source)
         document["added_tokens"] = []
         document["post_processor"] = None

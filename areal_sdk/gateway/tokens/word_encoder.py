@@ -39,7 +39,7 @@ _IN_ASCII = {
 _ASCII_OF_DIGITS_AND_GPT2 = (
     r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s+(?![^\s0-9])|\s+"
 )
-"""The pattern of SmolLM2: every digit is cut out first, so a space before a digit ends its part."""
+"""The pattern of SmolLM2. Every digit is a part by itself, so a space before a digit does not join it."""
 
 
 class WordEncoder:

@@ -143,7 +143,7 @@ _BEGIN_ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end�
 _BEGIN, _END, _SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"  # noqa: RUF001
 
 _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*?)\n?```", re.DOTALL)
-"""V3 and R1: `function`, the separator, the name, and the arguments in a code fence."""
+"""Pattern of a DeepSeek V3 or R1 call after `function` and the separator: name, and arguments in a code fence."""
 
 
 def _deepseek_decode(body: str) -> list[ToolCall]:

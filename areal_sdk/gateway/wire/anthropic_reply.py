@@ -17,7 +17,7 @@ from areal_sdk.types import FinishReason
 
 
 class MessagesReply:
-    """One message."""
+    """Writes one message, whole or as a stream of events."""
 
     def __init__(self, fields: Fields, session: Session, *, model: str) -> None:
         require(fields.text("model"), "model")
@@ -156,11 +156,11 @@ _CUMULATIVE = (
 _THINKS = ("enabled", "adaptive")
 
 _SIGNATURE = "local"
-"""Clients send a thought's signature back; there is nothing here that would need to check it."""
+"""Signature of every thought. Clients send it back, and nothing here needs to check it."""
 
 
 def _text_block(text: str) -> dict[str, Any]:
-    """The published schema wants `citations`; an empty list, because Vercel's client refuses a null."""
+    """A block of text. Its `citations` are an empty list: the schema wants them, and Vercel's client refuses a null."""
     return {"type": "text", "text": text, "citations": []}
 
 

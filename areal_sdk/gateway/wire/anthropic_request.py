@@ -78,7 +78,7 @@ def _parse_output_schema(fields: Fields) -> dict[str, Any] | None:
 
 
 def _thinking_options(thinking: dict[str, Any]) -> dict[str, Any]:
-    """Whether the chat template shall let the model think. If the request does not say, the template decides."""
+    """The option of the chat template that lets the model think or not; empty if the template is to decide."""
     kind = thinking.get("type")
     if kind == "disabled":
         return {"enable_thinking": False}
@@ -140,7 +140,7 @@ def _parse_message(message: Any, where: str) -> Iterator[Message]:
 
 
 def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
-    """Tool results become messages of their own, before the text that comes with them."""
+    """The messages of a user's turn: one for each tool result, then one with all the text."""
     texts = []
     for index, block in enumerate(blocks):
         param = f"{where}.content.{index}"
@@ -155,7 +155,7 @@ def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
 
 
 def _result_text(block: dict[str, Any], param: str) -> str:
-    """The answer of a tool; an error says so, whatever the client's own words for it are."""
+    """The answer of a tool. An error begins with "Error", whatever words the client has for it."""
     text = join_text(block.get("content"), param=param)
     is_told = not block.get("is_error") or text.casefold().lstrip().startswith("error")
     return text if is_told else f"Error: {text}"

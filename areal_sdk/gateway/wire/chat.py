@@ -138,7 +138,7 @@ class ChatCall:
     return_token_ids: bool
     tools: Toolbox
     calls_functions: bool
-    """The tools came as `functions`, so a call goes back as a `function_call`."""
+    """Whether the tools came as `functions`, so that a call goes back as a `function_call`."""
 
 
 def _max_tokens(fields: Fields) -> int | None:

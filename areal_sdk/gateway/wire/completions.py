@@ -30,7 +30,7 @@ Prompt = str | tuple[int, ...]
 
 
 class CompletionsReply:
-    """One or several prompts, each with its choices."""
+    """Writes the reply to one or several prompts, each with its choices."""
 
     def __init__(
         self, fields: Fields, session: Session, *, model: str, tokenizer: Tokenizer
@@ -146,7 +146,7 @@ class CompletionsReply:
         return self._prompts[choice] if self._prompts else ""
 
     def _without(self, choice: int) -> list[str]:
-        """The prompts that are not echoed yet."""
+        """The prompts, with that of `choice` emptied, because it is echoed only once."""
         return ["" if i == choice else prompt for i, prompt in enumerate(self._prompts)]
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ rendering and encoding, for which `Completer` uses threads."""
 
 
 class Endpoint:
-    """One path that samples."""
+    """Answers the requests of one path that samples."""
 
     def __init__(self, completer: Completer, parse: ParseRequest, *, lenient: bool = False) -> None:
         """`lenient`: fields that would be refused are left out of the request, with a notice."""
@@ -159,7 +159,7 @@ class _RequestAttempt:
     digest: bytes
     """Digest of the request, equal for all attempts at it."""
     num_retries: int
-    """The attempts before this one."""
+    """Number of attempts before this one."""
 
     @contextmanager
     def owed(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ class Fields:
         if not isinstance(body, dict):
             raise bad_request("the request body must be a JSON object")
         self.metadata: dict[str, Any] = {}
-        """The names of the fields that the client sent and that change nothing here."""
+        """The fields that the client sent and that change nothing here, by name."""
         self.notices: list[str] = []
         """Notes for the client about the fields that were left out."""
         self._body: Mapping[str, Any] = body
@@ -103,14 +103,14 @@ class Fields:
         return value
 
     def refuse(self, name: str, why: str, *, unless: Collection[Any] = ()) -> None:
-        """Leave this field out if the client set it to something other than its harmless values."""
+        """Refuse the field as `leave_out` does, if the client set it to a value that is not in `unless`."""
         value = self.get(name)
         if value is not None and value not in unless:
             self.leave_out(f"{name} is not supported: {why}", param=name)
             self.metadata[name] = value
 
     def leave_out(self, why: str, *, param: str, code: str | None = None) -> None:
-        """Refuse a field that cannot be honoured with a 400. A lenient request gets a notice instead."""
+        """Raise a 400 for a field that cannot be honoured. If the request is read leniently, add a notice instead."""
         if not self._lenient:
             raise bad_request(why, param=param, code=code)
         self.notices.append(f"left out: {why}")
@@ -323,7 +323,7 @@ def usage(completed: Sequence[Completed]) -> dict[str, Any]:
 
 
 def token_logprobs(sampled: SampledTokens, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The tokens' logprobs that a client sees; special tokens are not part of its text."""
+    """The logprobs of the tokens that a client sees: special tokens are no part of its text."""
     tokens = zip(sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True)
     return [
         {
