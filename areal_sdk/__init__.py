@@ -57,7 +57,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """`train` and `evaluate` bring the whole loop: imported when they are asked for. `aio` is a module."""
+    """Import a name when it is asked for, since `train` and `evaluate` load the whole loop."""
     if name == "Run":
         return importlib.import_module("areal_sdk.records.run").Run
     if name == "aio":

@@ -29,13 +29,13 @@ class EpisodeContext:
     """The agent's access to the policy: an address and a key for any OpenAI client, and the facts of its episode."""
 
     base_url: str
-    """Ends in `/v1` and names this episode's session."""
+    """Address for an OpenAI client. It ends in `/v1` and names this episode's session."""
     api_key: str
     """Key that also names the session, for clients that keep only host and key."""
     model: str
     episode_id: str
     seed: int
-    """32 bits, derived from run seed, task, epoch and sibling; use it instead of global `random`."""
+    """Seed of 32 bits, made from run seed, task, epoch and sibling. Draw from it, not from global `random`."""
     split: str = "train"
     """`"train"` or `"eval"`."""
     http_client: Any = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class EpisodeContext:
 
         `policy` names the policy that answers, in a run with several.
         The turn ends with a token of `stop_tokens`, or with one that ends an answer of this model anyway.
-        Recorded on the episode's session exactly like a turn that came over HTTP.
+        The episode's session records it exactly like a turn that came over HTTP.
         """
         assert self.session_generate is not None, "the runner sets session_generate"
         return await self.session_generate(
@@ -73,8 +73,8 @@ class EpisodeContext:
         )
 
     def client_variables(self, base_url: str = "") -> dict[str, str]:
-        """The environment variables by which clients of OpenAI and Anthropic find the session of the episode. `base_url`
-        is its address as they reach it, if it is another one than ours."""
+        """The environment variables by which clients of OpenAI and Anthropic find the session of the episode. `base_url`:
+        the address of the session for these clients; default: `self.base_url`."""
         address = base_url or self.base_url
         return {
             "OPENAI_BASE_URL": address,
@@ -87,7 +87,7 @@ class EpisodeContext:
         }
 
     def order(self, task: Task) -> dict[str, Any]:
-        """The task as a program in another process reads it, in JSON: `task.id`, `task.data`, and whose episode it is."""
+        """The task in JSON for a program in another process: its id and data, and the episode's model, id, seed and split."""
         return {
             "id": task.id,
             "data": dict(task.data),
@@ -128,8 +128,8 @@ class RolloutWorkflow(ABC):
     ) -> Episode | Outcome | float | None:
         """Attempt `task` through `context.generate`.
 
-        Return a verdict as `Agent.run` does, or a whole `Episode` built from `context.turns` to decide what is trained:
-        each at most once, with the tokens and logprobs that it has. None leaves scoring to the rewards.
+        Return a verdict as `Agent.run` does, or an `Episode` that holds the turns to train: some of `context.turns`, each
+        at most once, with its tokens and logprobs unchanged. None leaves scoring to the rewards.
         """
 
 

@@ -16,7 +16,7 @@ _SEVERAL = {
     "tasks": ", or put the tasks of all into one file",
     "eval_tasks": ", or put the tasks of all into one file",
 }
-"""The alternative to giving an option several times, by option."""
+"""The advice to a user who gave an option several times, by option."""
 
 _FLAG_KEYS = {
     "steps": "run.steps",
@@ -48,7 +48,7 @@ class OnceCommand(click.Command):
 
 
 class PlayingCommand(OnceCommand):
-    """A command that runs user code: agents, rewards, environments. The processes that this code starts end with it."""
+    """A command that runs user code: agents, rewards, environments. It ends the processes that this code starts."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from areal_sdk.process import found_family
@@ -102,7 +102,7 @@ player_options = options_together(
 
 
 def key_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of an option that takes a key: other users of the machine can read arguments."""
+    """Warn if a key was given as an argument, which other users of the machine can read. Callback of an option."""
     assert param.name is not None, "options have names"
     if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
         click.echo(
@@ -116,7 +116,7 @@ def key_option(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def given_settings(
     agent: str | None, rewards: tuple[str, ...], plugins: tuple[str, ...], flags: dict[str, Any]
 ) -> dict[str, Any]:
-    """The given options of a command as settings by dotted key. `flags` have the names of their options."""
+    """The given options of a command as settings by dotted key. `flags`: values by the names of their options."""
     from areal_sdk.config.keys import join_key
 
     found: dict[str, Any] = {

@@ -30,7 +30,7 @@ class Aggregation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenMean:
-    """Each trained token counts the same: 1 / N.
+    """Each trained token counts the same: 1 / N, with N trained tokens in the minibatch.
 
     >>> TokenMean()([1, 3])
     Shares(weights=(1.0, 1.0), divisor=4.0)
@@ -42,7 +42,7 @@ class TokenMean:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMean:
-    """Each episode counts the same, however many tokens or branches: 1 / (S len).
+    """Each of the S episodes counts the same: a token of an episode with L trained tokens counts 1 / (S L).
 
     >>> SequenceMean()([1, 4])
     Shares(weights=(1.0, 0.25), divisor=2.0)
@@ -54,7 +54,7 @@ class SequenceMean:
 
 @dataclass(frozen=True, slots=True)
 class ConstantLength:
-    """Each token counts the same in every step: 1 / (S `length`), however long the answers are.
+    """Each token counts 1 / (S `length`) with S episodes in the minibatch, however long their answers are.
 
     Liu et al. 2025, arXiv 2503.20783: a mean over an answer's own length would spare long wrong answers.
 

@@ -127,7 +127,7 @@ class Algorithm:
 
     @property
     def idle_groups(self) -> IdleGroups:
-        """The groups that teach nothing, by the rewards as they were given.
+        """The kind of groups that teach nothing, judged by their rewards before shaping.
 
         This follows DAPO: a solved group is replaced although its longest answer may lose a little by shaping.
         Otherwise a soft limit of length would keep every group, whatever its rewards.

@@ -1,4 +1,4 @@
-"""The first noun with tensors: a row of trees and the loss terms that are read off it.
+"""The first type with tensors, `Batch`: a row of trees, and the loss terms that are read off the row.
 
 Shapes: N tokens of the row, R nodes whose logits are needed, T loss terms (trained tokens).
 """
@@ -52,11 +52,11 @@ class Batch:
     proximal_T: Tensor | None = None
     """Logprob under the weights at the start of the step, once it is known."""
     kept_T: Tensor | None = None
-    """Mask of the terms that the objective's screen left; None before it has looked."""
+    """Mask of the terms that the objective's screen kept; None before the screen has run."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the batch is an `empty_batch`. The host knows it, and would have to ask the device for `mask_T`."""
+        """Whether `empty_batch` made this batch. The trees tell it; reading `mask_T` would wait for the device."""
         return not self.trees[0].members
 
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
@@ -70,7 +70,7 @@ def make_batch(
     version: int,
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """The batch of `trees`, whose members index into `examples`, all those of its minibatch."""
+    """The batch of `trees`. Their members are indices into `examples`, which are all examples of the minibatch."""
     starts = np.cumsum([0, *(len(example.targets_T) for example in examples)])
     members = [examples[member] for tree in trees for member in tree.members]
     counts = [len(example.targets_T) for example in members]

@@ -16,12 +16,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A token sequence and its targets, all of them with a loss. T targets."""
+    """A token sequence, and its T targets: the tokens that become loss terms."""
 
     branch: Branch
     targets_T: Ints
-    """Positions in the whole sequence, ascending, never 0: something must predict them. They are all
-    among the branch's own tokens."""
+    """Positions of the targets in the whole sequence, ascending. Position 0 is never a target, since no token predicts it.
+    All targets are the branch's own tokens, not those of a branch that it builds on."""
     advantages_T: Floats
     logprobs_T: Floats
     """Logprobs of the behaviour policy."""

@@ -8,7 +8,7 @@ class Coverage(IntEnum):
     """The trained tokens that become loss terms. All trained tokens stay in the divisor."""
 
     ADVANTAGED = 0
-    """Tokens with an advantage: if nothing else has a gradient, the others cost nothing."""
+    """Tokens with an advantage: enough if nothing else gives a gradient. The other tokens are left out and cost nothing."""
     SEQUENCES = 1
     """All tokens of each trajectory that has an advantage somewhere."""
     ALL = 2
@@ -32,7 +32,7 @@ class Needs:
     entropy: bool = False
     """The entropy of each token's distribution, with a gradient."""
     minibatch: bool = False
-    """`Screen`: the weights of the whole minibatch, over all ranks, before its first backward."""
+    """The importance weights of the whole minibatch, over all ranks, before its first backward; `Screens` reads them."""
     coverage: Coverage = Coverage.ADVANTAGED
 
     def __or__(self, other: "Needs") -> "Needs":

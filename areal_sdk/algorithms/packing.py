@@ -22,7 +22,7 @@ from areal_sdk.algorithms.prefixes import Sorted, sort_branches
 from areal_sdk.trajectory import Branch
 
 WORTH_SPLITTING = 0.75
-"""A tree is too large to keep whole only if its halves are at most this part of it."""
+"""A tree that is too large is split only if each of its halves has at most this share of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Tree:
         return np.concatenate([np.arange(s.stop - s.start) + depth for s, depth in pairs])
 
     def nodes(self, number: int, positions: Ints) -> Ints:
-        """The tree offsets of these tokens of member `number`."""
+        """The offsets in the tree of the tokens at `positions` of member `number`."""
         depths, path = self.depths, [self.ends[number]]
         first = int(positions.min(initial=depths[path[0]]))
         while depths[path[-1]] > first:
@@ -83,8 +83,8 @@ class Tree:
 def build_trees(branches: Sequence[Branch], *, max_tokens: int, share: bool = True) -> list[Tree]:
     """Trees of about `max_tokens` at most that hold every branch once.
 
-    A larger tree is split, unless its parts would mostly repeat what its branches share. Then it stays too large, as
-    does a single branch that is longer.
+    A larger tree is split, unless its parts would mostly repeat what its branches share: then it stays too large. A
+    single branch of more than `max_tokens` stays whole too.
     """
     return _build(sort_branches(branches, share=share), max_tokens=max_tokens)
 

@@ -1,7 +1,7 @@
 """Branches in lexicographic order, and how much neighbours have in common.
 
-A layout needs no more than this. It is found without assembling any branch: a branch is compared from the place where
-it leaves the branch before it.
+A layout needs no more than this. The order is found without assembling whole branches: a branch is compared only from
+the place where it leaves the branch that it builds on.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def sort_branches(branches: Sequence[Branch], *, share: bool = True) -> Sorted:
         trie.node_at(branch, len(branch)).ends.append((len(branch), index))
     indices, lengths, common = [], [], []
     lowest = 0
-    """Smallest depth between the latest branch and the next one."""
+    """Lowest depth that the walk met after the latest branch: the next branch shares that many tokens with the latest."""
     pending: list[tuple[_Node, int]] = [(trie.root, 0)]
     while pending:
         node, depth = pending.pop()
@@ -99,7 +99,7 @@ class _Trie:
             self._last[id(later)] = self._insert(later)
 
     def node_at(self, branch: Branch, depth: int) -> _Node:
-        """The node with the token of the branch in front of `depth`."""
+        """The node that holds the last token of `branch` before `depth`."""
         node = self._last[id(branch)]
         while depth <= node.start and node.parent is not None:
             node = node.parent
@@ -123,7 +123,7 @@ class _Trie:
 
 
 def _split(node: _Node, depth: int) -> _Node:
-    """A new node for the tokens above `depth`."""
+    """Split a node in two at `depth`. Returns the new node, which has the tokens before `depth`."""
     assert node.parent is not None, "the root has no tokens"
     upper = _Node(node.run[: depth - node.start], node.start, node.parent, {})
     node.parent.children[int(upper.run[0])] = upper

@@ -1,5 +1,5 @@
-"""Algorithms by name: each a combination of small specs. A preset's keyword parameters are its
-options, their defaults are written here and nowhere else.
+"""Algorithms by name: each a combination of small specs. The keyword parameters of a preset are its
+options. Their defaults are written here and nowhere else.
 
 Imports no torch: options and combinations are checked before any process starts.
 """
@@ -145,7 +145,7 @@ def reinforce_plus_plus(
     token_discount: s.TokenDiscount = 1.0,
     kl: s.KLReward = 0.0,
 ) -> Algorithm:
-    """Returns, with the KL to the reference in each token's reward, in units of the batch."""
+    """Returns, with the KL to the reference in each token's reward, normalised over the batch."""
     return Algorithm(
         BatchNormalised(Returns(discount, token_discount, kl)),
         Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
@@ -162,7 +162,7 @@ def reinforce_plus_plus_baseline(
     discount: s.Discount = 1.0,
     kl: s.KLLoss = 0.0,
 ) -> Algorithm:
-    """Rewards against the group's mean, in units of the batch, with the KL (k2) in the loss."""
+    """Rewards against the group's mean, normalised over the batch, with the KL (k2) in the loss."""
     region, weight = Clip(clip_low, clip_high), ImportanceWeight(max_weight)
     return Algorithm(
         BatchNormalised(GroupRelative(discount=discount, std=None)),
@@ -267,7 +267,7 @@ def ppo(
     kl: s.KLReward = 0.0,
     entropy: s.Entropy = 0.0,
 ) -> Algorithm:
-    """GAE with a critic, advantages in units of the batch, decoupled clipped surrogate."""
+    """GAE with a critic, advantages normalised over the batch, decoupled clipped surrogate."""
     region, weight = Clip(clip_low, clip_high, dual_clip), ImportanceWeight(max_weight)
     return Algorithm(
         BatchNormalised(GAE(discount, trace, token_discount, kl)),
@@ -297,7 +297,7 @@ def areal(
     overlong_margin: s.OverlongMargin = 64,
     overlong_penalty: s.OverlongPenalty = 1.0,
 ) -> Algorithm:
-    """AReaL's own: returns without a critic in units of the batch, rewards of 5 and -5, decoupled
+    """AReaL's own: returns without a critic, normalised over the batch, rewards of 5 and -5, decoupled
     clip, and no weight for tokens that were too unlikely; set `trainer.num_minibatches = 4` with it."""
     if group_norm and (kl or token_discount < 1.0):
         raise ConfigError(
@@ -335,7 +335,7 @@ def running_baseline(
 
 
 def _penalties(kl: float, entropy: float, kind: KL = KL.K3) -> tuple[Penalty, ...]:
-    """The penalties with a coefficient: the others cost neither memory nor time."""
+    """The penalties whose coefficient is not 0. A penalty that is left out costs neither memory nor time."""
     penalties: list[Penalty] = []
     if kl:
         penalties.append(ReferenceKL(kl, kind))

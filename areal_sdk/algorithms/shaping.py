@@ -11,7 +11,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 NEAR = 1e-9
-"""Relative distance of returns below which they are equal: a turn without a reward then gets none by shaping."""
+"""Relative distance below which two returns count as equal, so that shaping gives no reward to a turn without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RewardShaping:
         return replace(group, trajectories=shaped)
 
     def _late(self, rows: Sequence[Trajectory]) -> Mapping[int | None, float]:
-        """The overlong penalties of an episode, by the turn with whose reward each is due; None: the episode's."""
+        """The overlong penalties of an episode, by the turn whose reward each lowers; None: the reward of the episode."""
         if self.overlong is None:
             return {}
         return {turn: self.overlong(length) for turn, length in _due_lengths(rows).items()}
@@ -92,7 +92,7 @@ class RewardShaping:
         )
 
     def _with_turn_rewards(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with rewards of turns whose returns are the shaped returns of the given ones."""
+        """The trajectory with new rewards of its turns, so that the return of each turn is its given return, shaped."""
         rewards, alternatives = trajectory.turn_rewards, trajectory.turn_alternatives
         if not any(reward is not None for reward in rewards):
             return trajectory

@@ -32,7 +32,7 @@ async def supervised(
 ) -> AsyncIterator["SupervisedEngine"]:
     """The started `engine`, started again whenever it dies until the block ends.
 
-    One that dies too often ends the block with `ChildDiedError`, in an exception group.
+    An engine that dies too often ends the block with `ChildDiedError`, in an exception group.
     """
     keeper = SupervisedEngine(engine, say=say)
     async with asyncio.TaskGroup() as group:
@@ -44,9 +44,9 @@ async def supervised(
 
 
 class SupervisedEngine(InferenceEngine):
-    """An engine that may die on the way: what is asked of it meanwhile waits until it is back.
+    """An engine that may die on the way. Calls that come while it is away wait until it is back.
 
-    Requests in flight at its death fail; the runner tries their episodes again, as the same ones.
+    Requests in flight at its death fail, and the runner plays their episodes again.
     """
 
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:

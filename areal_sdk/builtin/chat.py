@@ -6,14 +6,14 @@ from areal_sdk.agent import Agent, EpisodeContext
 from areal_sdk.types import Message, Task
 
 ASKED = ("messages", "prompt", "question")
-"""Fields of a task that may hold what is asked: a text, or messages. The first that is there counts."""
+"""Fields of a task that may hold the question, as a text or as messages. The first that a task has counts."""
 
 
 class Chat(Agent):
-    """Asks what the task holds, once, and leaves the scoring to the rewards."""
+    """Sends the question of the task to the model, once, and leaves the scoring to the rewards."""
 
     def __init__(self, *, system: str = "", field: str | None = None) -> None:
-        """`field` holds what is asked; without it the first of `ASKED` that the task has."""
+        """`field`: the field of a task that holds the question; default: the first of `ASKED` that the task has."""
         self.system = system
         self._fields = ASKED if field is None else (field,)
 

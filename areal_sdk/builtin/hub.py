@@ -21,7 +21,7 @@ FILE_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether `source` could be the id of a dataset on the hub, and is nothing here.
+    """Whether `source` could be the id of a dataset on the hub, and names no file or directory here.
 
     >>> is_hub_id("openai/gsm8k:main"), is_hub_id("gsm8k"), is_hub_id("./data/train"), is_hub_id("data/train.jsonl")
     (True, False, False, False)
@@ -34,7 +34,7 @@ def is_hub_id(source: str) -> bool:
 def read_hub(source: str, *, split: str) -> Iterator[Row]:
     """The rows of `ORG/NAME`, `ORG/NAME:CONFIGURATION` or `ORG/NAME@REVISION`, or of a directory.
 
-    They are read as they are needed, and not downloaded as a whole.
+    The rows are read as they are needed; the dataset is not downloaded as a whole.
     """
     require_package("datasets", extra="train", needed_for=f"the dataset {source!r}")
     found = _ID.fullmatch(source) if is_hub_id(source) else None

@@ -91,7 +91,7 @@ _COMES_AFTER = re.compile(
     re.VERBOSE,
 )
 _MIXED = re.compile(r"(?<![\w.])\d+ \Z")
-"""Integer before a fraction: 1 1/2 is neither of the two."""
+"""Integer before a fraction: the value of `1 1/2` is neither 1 nor 1/2."""
 _LOOK_BACK = 16
 _LIST_BEFORE = re.compile(r"\d,\s*\Z")
 _OPENS = re.compile(r"(?:\$|\\\(|\\boxed\{|[({\s])*")

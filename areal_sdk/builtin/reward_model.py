@@ -37,7 +37,7 @@ RewardModelPath = Annotated[str, AfterValidator(find_reward_model)]
 
 
 def model(episode: Episode, *, path: RewardModelPath) -> float:
-    """The reward of the episode's last turn with all that came before it, as they were sampled."""
+    """The reward of the tokens of the episode's last turn: its prompt as the model read it, and its answer as sampled."""
     if not episode.turns:
         raise ValueError("no turn to judge: the agent never called the model")
     tokens = episode.turns[-1].tokens

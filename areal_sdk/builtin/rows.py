@@ -13,7 +13,7 @@ _MARK = b"\xef\xbb\xbf"
 """A byte order mark, with which some programs begin a text."""
 _LONGEST_CELL = 2**31 - 1
 _SEVERAL, _STATE = "dataset_dict.json", "state.json"
-"""Files of a saved dataset with several splits, and with one."""
+"""Names of the file that marks a saved dataset: one with several splits, and one with a single split."""
 _OTHER_NAMES = {"eval": ("validation", "valid", "val", "dev", "test")}
 """Names that a saved dataset may give to a split of a run, the first choice first."""
 
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Names what the rows are, for the errors of their reader."""
+    """The kind of rows that a reader wants, in the words of its errors."""
 
     noun: str
     example: str = ""
@@ -50,7 +50,7 @@ class NoSplitError(ConfigError):
 
 
 def has_splits(path: Path) -> bool:
-    """Whether `path` is a directory with the rows of several splits, or may be one: of a saved dataset, or of files."""
+    """Whether `path` may be a directory with several splits: a saved dataset, or files named after their splits."""
     return path.is_dir() and not (path / _STATE).is_file()
 
 
@@ -79,7 +79,7 @@ def is_saved_dataset(path: Path) -> bool:
 
 
 def _json(path: Path, wanted: Wanted) -> Iterator[Row]:
-    """A list of objects, or one object a line."""
+    """The rows of a file that holds a list of objects, or one object a line."""
     with path.open("rb") as file:
         begin = file.read(4096).removeprefix(_MARK).lstrip()
     return _json_list(path, wanted) if begin.startswith(b"[") else _json_lines(path, wanted)
@@ -121,7 +121,7 @@ def _object(item: object, where: str, wanted: Wanted) -> dict[str, Any]:
 
 
 def _csv(path: Path) -> Iterator[Row]:
-    """Every value is text, as it stands in the file."""
+    """The rows of a CSV file. Every value is text, as it stands in the file."""
     csv.field_size_limit(_LONGEST_CELL)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
@@ -169,7 +169,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
-    """Rows that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
+    """The rows of a directory: a saved dataset (Arrow files and their list), or files that are named after their splits."""
     if (several := path / _SEVERAL).is_file():
         known = list(_read_json(several)["splits"])
         return _saved_dataset(path / choose_split(known, split, where=str(path)), split)

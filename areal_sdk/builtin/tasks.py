@@ -16,9 +16,9 @@ def read_tasks(
 ) -> Iterator[Task]:
     """The tasks of a path, or of the id of a dataset on the hub, read as they are needed.
 
-    A row is `{"id": ..., "data": {...}}`, or any object: its fields are then the task's data. `fields` names the field
-    of the file for fields of the task, such as `{"question": "problem"}`. Without an id a task is named by its row, so
-    a file without ids must not be reordered between a run and its resume.
+    A row is `{"id": ..., "data": {...}}`, or any object: its fields are then the task's data. `fields` names
+    fields of the file by fields of the task, such as `{"question": "problem"}`. A task without an id is named by the
+    number of its row, so a file without ids must not be reordered between a run and its resume.
     """
     if isinstance(source, str) and is_hub_id(source):
         name = re.sub(r".*/|[:@].*", "", source)
@@ -63,7 +63,7 @@ def _task(row: Row, fields: Mapping[str, str], *, default_id: str) -> Task:
 
 
 def _renamed(values: Mapping[str, Any], fields: Mapping[str, str], row: Row) -> dict[str, Any]:
-    """`values` with their fields renamed: the task's names for those of the file."""
+    """`values` under the names that the task has for the fields of the file."""
     named = {name: value for name, value in values.items() if name not in fields.values()}
     for name, given in fields.items():
         if given not in values:

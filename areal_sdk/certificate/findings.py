@@ -29,7 +29,7 @@ class TokenFinding(Finding):
     client: str = ""
     """The client whose transcript showed the finding; empty if the finding concerns the model alone."""
     expected: tuple[str, ...] = ()
-    """Tokens, as text, where `found` is about tokens."""
+    """The expected tokens, as text; `got` has those that were found. Both are empty if the check compares no tokens."""
     got: tuple[str, ...] = ()
 
 

@@ -48,7 +48,7 @@ def certify(
 
 
 def format_in_key(renderer: Renderer, named: str | None) -> str | None:
-    """The tool format that a certificate depends on beside the model's files: one that was named, or is a plugin's."""
+    """The tool format that belongs to the key of a certificate: one that was named, or a plugin's. Else None."""
     found = renderer.tool_format.name
     return found if named is not None or found not in FORMATS else None
 
@@ -84,7 +84,7 @@ def _clock(directory: Path, model: ChatModel) -> Iterator[TokenFinding]:
 
 
 _BUILT_IN = frozenset({"6f4b14d2559313875e46fdffd96e74d7", "10bfeecc91508ec8cdda815087bd1637"})
-"""The models that come with this package, `tiny` and `smollm2`; our tests certify them."""
+"""The `content_key` of each model that comes with this package, `tiny` and `smollm2`. Our tests certify both models."""
 
 
 def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:

@@ -69,8 +69,8 @@ class ChatModel:
 
 
 def content_key(directory: Path, *, tool_format: str | None = None) -> str:
-    """A key that two directories share if they turn conversations into the same tokens and read the same tool
-    format."""
+    """A key that is the same for two directories if they turn conversations into the same tokens and read the same
+    tool format."""
     config = read_optional(directory / "config.json")
     limits = [config.get("eos_token_id"), config.get("vocab_size")]
     digest = sha256(orjson.dumps([CHECKS, limits]))

@@ -96,7 +96,7 @@ def _result(text: str, number: int = 0) -> Message:
 
 
 def _asks_for_an_answer(model: ChatModel) -> Iterator[TokenFinding]:
-    """The text before an answer in history is the text that the model is given before it answers."""
+    """Check that a new answer is asked for with the same text that stands before an earlier answer."""
     check, answer = "asks for answers", "MARK-ANSWER"
     asked = model.renderer.text(TemplateInput((_user("Hi"),)))
     history = model.renderer.text(TemplateInput((_user("Hi"), _said(answer))), asks=False)
@@ -213,7 +213,7 @@ def _text(model: ChatModel) -> Iterator[TokenFinding]:
 
 
 def _shows_everything(model: ChatModel) -> Iterator[TokenFinding]:
-    """The whole conversation is shown to the model, and no part of it twice."""
+    """Check that the template shows every part of a conversation to the model."""
     check = "shows everything"
     long = " ".join(f"MARK-{number}" for number in range(300)) + " MARK-END"
     plain = (
@@ -251,7 +251,7 @@ def _missing(model: ChatModel, chat: TemplateInput, marks: Mapping[str, str]) ->
 
 
 def _injection(model: ChatModel) -> Iterator[TokenFinding]:
-    """No text that a client sends becomes a special token, however it is written."""
+    """Check that no text of a client becomes a special token, in upper case and in look-alike characters too."""
     check = "injection"
     tokens = sorted(model.tokenizer.added, key=lambda t: (not _MARKUP.fullmatch(t), len(t)))
     tokens = [token for token in tokens if token.strip()][:_MAX_ATTACK_TOKENS]
@@ -285,7 +285,7 @@ def _injection(model: ChatModel) -> Iterator[TokenFinding]:
 
 
 def _wide(text: str) -> str:
-    """Look-alikes that Unicode's compatibility forms make equal."""
+    """`text` in full-width characters, which Unicode's compatibility forms turn into the plain ones."""
     return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
 
 

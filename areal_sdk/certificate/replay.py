@@ -67,7 +67,7 @@ _CURES = {
 
 
 def replay(model: ChatModel, transcript: Transcript) -> Iterator[TokenFinding]:
-    """One finding if all is exact; otherwise what is not, at its first request."""
+    """Yield one finding if all requests are exact. Otherwise yield the problems of the first request that has any."""
     player = _Player(model, transcript.client)
     for request in transcript.requests:
         problems = list(player.play(request))
@@ -90,7 +90,7 @@ class _Player:
         self.rewrites = False
         """Whether the template writes earlier messages differently from how they were said."""
         self.refuses = ""
-        """The reason why the template refuses a whole conversation that it takes as an extension."""
+        """The reason why the template refuses a whole conversation, though it takes the new messages alone; else empty."""
         self._model = model
         self._client = client
         self._history = History()
@@ -144,7 +144,7 @@ class _Player:
     def _drift(
         self, chat: TemplateInput, tokens: tuple[int, ...], known: int
     ) -> Iterator[TokenFinding]:
-        """Check that the added tokens are those that the template writes at the end of the whole chat."""
+        """Check that the `tokens` after the `known` ones are those with which the template ends the whole chat."""
         try:
             whole = self._model.renderer.first(chat).tokens
         except TemplateRefusalError as exc:
@@ -166,7 +166,7 @@ class _Player:
             )
 
     def _say(self, chat: TemplateInput, answer: Message) -> tuple[int, ...] | None:
-        """The answer as the template writes it; None if it does not write answers as asked."""
+        """The tokens of `answer` as the template writes it; None if the template does not write it after its own prompt."""
         try:
             return self._model.renderer.answer(chat, answer)
         except TemplateRefusalError:

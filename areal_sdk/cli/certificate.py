@@ -80,7 +80,7 @@ def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
 
 
 def _alike(findings: "Sequence[TokenFinding]") -> "Iterator[tuple[TokenFinding, list[str]]]":
-    """Each failure once, with all clients that met it."""
+    """Yield each finding with its clients; a failure that several clients met comes once."""
     seen: dict[TokenFinding, list[str]] = {}
     for finding in findings:
         failure = replace(finding, client="") if finding.level == "failed" else finding

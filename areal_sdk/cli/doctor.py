@@ -164,7 +164,7 @@ def _port(port: int) -> Iterator[Finding]:
 
 
 def _proxies() -> Iterator[Finding]:
-    """A note if a proxy is set to which agents' clients would send their calls of our gateway."""
+    """Yield a note if a proxy is set, to which the clients of agents would send their calls to our gateway."""
     proxies = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY") if os.environ.get(name)]
     exempt = os.environ.get("NO_PROXY", "") + os.environ.get("no_proxy", "")
     if proxies and LOOPBACK not in exempt and "*" not in exempt:

@@ -1,7 +1,7 @@
-"""`areal-sdk init`: something to start from, with tests that pass; settings from AReaL's.
+"""`areal-sdk init`: writes an agent, an environment or a plugin to start from, or translates AReaL's settings.
 
-A distribution is put together of templates: `distribution` is in each, `world` is an environment with
-its tasks, and the last one has the hooks and the README.
+A distribution is put together from three folders of templates: `distribution`, `world` (an environment with
+its tasks), and `environment` or `plugin`, with the hooks and the README.
 """
 
 import keyword
@@ -114,7 +114,7 @@ def _distribution(name: str, kind: str) -> None:
 
 
 def _write(templates: Sequence[str], target: Path, replacements: Mapping[str, str]) -> list[Path]:
-    """Copy `templates` with names replaced; nothing is written when anything is in the way."""
+    """Copy `templates` with names replaced. ConfigError, and no file is written, if one of the files exists."""
     from areal_sdk.errors import ConfigError
 
     contents: dict[Path, str] = {}

@@ -22,9 +22,9 @@ DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
 BUILTIN = "areal_sdk.builtin"
 
 THREAD_GRACE_S = 1.0
-"""Seconds for threads that are about to end."""
+"""Seconds to wait at the exit for threads that are about to end."""
 FAMILY_GRACE_S = 1.0
-"""Seconds for processes that the user's code started and left running."""
+"""Seconds to wait at the exit for processes that the user's code started and left running."""
 
 COMMANDS = {
     "train": "Teach an agent.",
@@ -172,7 +172,7 @@ def _end_own_family(*, grace_s: float = 0.0) -> None:
 
 
 def _report(error: Exception) -> int:
-    """One line on stderr, and the exit code."""
+    """Print an error as one line on stderr; returns the exit code."""
     folder = Path(str(getattr(error, "filename", None) or ".")).parent
     if isinstance(error, FileNotFoundError) and not folder.exists():
         error = StorageError(f"no directory {folder}: keep it until the command ends, or make it")
@@ -189,13 +189,13 @@ def _report(error: Exception) -> int:
 
 
 def _refuse(error: click.ClickException) -> int:
-    """Click's own words on stderr, and the exit code."""
+    """Print Click's own message on stderr; returns the exit code."""
     error.show()
     return 2 if isinstance(error, click.UsageError) else 1
 
 
 def _bringing(error: click.NoSuchOption) -> str:
-    """The command that installs the package of an option, if the option needs a missing one."""
+    """The way to install the package that an unknown option belongs to; empty if it belongs to none."""
     command = error.ctx.command_path.partition(" ")[2] if error.ctx else ""
     return how_to_install("option", f"{command} {error.option_name}".strip())
 

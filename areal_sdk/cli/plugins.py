@@ -74,7 +74,7 @@ def check(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Check that everything which a plugin brings keeps its contract; all installed ones by default.
+    """Check that everything which a plugin brings keeps its contract; by default all installed plugins.
 
     Each plugin is loaded in a process of its own, which may crash or hang. Exits with 1 when a contract is broken.
     """

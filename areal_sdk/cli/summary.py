@@ -70,7 +70,7 @@ def print_summary(summary: "RunSummary") -> None:
 
 
 def verdict_lines(run_dir: "RunDir") -> Iterator[str]:
-    """The verdict on the run. If it finds nothing missing: the first fault that the episodes show."""
+    """The verdict on the run. If the verdict finds nothing missing, the first fault that the episodes show."""
     from areal_sdk.records.diagnosis.verdict import verdict_of_run
     from areal_sdk.records.diagnosis.why import why
 
@@ -200,7 +200,7 @@ def _over(report: "EvalReport", k: int) -> str:
 
 
 def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Success and reward of every split that was measured."""
+    """A table of success and reward, before and after, with a row for every split that was measured."""
     rows: list[tuple[str, ...]] = [
         ("split", "tasks", "success before", "after", "reward before", "after")
     ]
@@ -221,7 +221,7 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """A row for each source of the tasks, where they name several."""
+    """A row for each source of tasks that the metrics name."""
     rows: list[tuple[str, ...]] = []
     for key in {**old, **new}:
         if key.startswith("source/") and key.endswith("/tasks"):

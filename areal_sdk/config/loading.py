@@ -28,7 +28,7 @@ def load_config(
     settings: Iterable[str] = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The settings of `read_settings` over the defaults."""
+    """The checked settings: those that `read_settings` reads, and defaults for all others."""
     return parse_config(read_settings(file, settings, overrides))
 
 
@@ -61,7 +61,7 @@ def with_absolute_paths(
 ) -> Config:
     """The same settings for a reader in another directory.
 
-    `tables` describes tables of `config.options`, whose fields say which of them are paths. A value that names no
+    `tables`: models of tables in `config.options`, whose types say which options are paths. A value that names no
     file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
     """
     agent, separator, name = config.agent.partition("::")

@@ -10,11 +10,11 @@ from subprocess import DEVNULL, SubprocessError, check_output
 CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""The processor time of a container, in microseconds, and the period in which it may use it."""
+"""File with two numbers, in microseconds: the processor time that a container may use in a period, and the period."""
 GPU_DEVICES = tuple(map(Path, ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
 """Device files of NVIDIA, of AMD, and of a GPU under WSL."""
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""CPU flags for bfloat16: of Intel and AMD, of Intel's matrix units, of Arm."""
+"""CPU flags that tell of bfloat16: of Intel and AMD, of Intel's matrix units, of Arm."""
 _FIRST_WITH_BFLOAT16 = 8.0
 """The compute capability of NVIDIA's first GPUs with bfloat16, Ampere."""
 

@@ -41,8 +41,8 @@ class Config(Section):
     """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved or reads, the id of a dataset on the
     hub (`openai/gsm8k:main`), or a plugin's dataset, whose options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
     eval_tasks: Annotated[str | None, NO_EVALUATION] = None
-    """The same for the held-out splits. A plugin's dataset in `tasks` has its own. With a file in `tasks`, nothing is
-    measured without `eval_tasks`."""
+    """Source of held-out tasks, as the setting `tasks`. A plugin's dataset in `tasks` has held-out splits of its own.
+    With a file in `tasks`, nothing is measured without `eval_tasks`."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Fields of a file of tasks under other names: `question = "problem"` reads `task.data["question"]` from
     the column `problem`; `id` names the column of ids."""
@@ -81,7 +81,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _imply(cls, values: Any) -> Any:
-        """`deterministic` implies on-policy batches; asking for both is a contradiction."""
+        """Fill in the defaults for this device, for live callers, and for `deterministic`: no staleness."""
         values = _for_this_device(values)
         if _section(values, "serve").get("learn") is True:
             values = _for_live_callers(values)
@@ -102,7 +102,7 @@ class Config(Section):
         return self
 
     def contradictions(self, run: "Config") -> Iterator[str]:
-        """Refusals of mixtures: the other sections have their own."""
+        """Refusals of policies and mixtures. Each section has refusals of its own."""
         if self.policy and all(policy.frozen is not None for policy in self.policy.values()):
             yield "every [policy.NAME] is frozen: leave `frozen` out where a policy shall learn"
         if self.policy and self.cluster.places:
@@ -130,8 +130,8 @@ class Config(Section):
                 )
 
     def remarks(self, run: "Config") -> Iterator[str]:
-        """Yield warnings of names of fields that have no effect, because each file of a mixture has its own names, or
-        because there is no file."""
+        """Yield a warning for each setting in `fields` that has no effect, because each file of the mixture has its own
+        `fields`, or because the mixture has no file."""
         if not self.mixture or self.eval_tasks is not None:
             return
         sources = [

@@ -20,7 +20,7 @@ _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
     "trainer": TrainerSection,
     "algorithm": AlgorithmSection,
 }
-"""`[engine.NAME]` holds the options of that engine, unless the section itself declares the table."""
+"""Sections in which a table, such as `[engine.NAME]`, has the options of NAME, unless the section declares the table."""
 
 
 def gather_options(values: JSON) -> JSON:
@@ -90,7 +90,7 @@ def _gather_observers(values: JSON, options: dict[str, JSON]) -> None:
 def _gather_named(
     values: JSON, options: dict[str, JSON], key: str, *, what: str, is_optional: bool = False
 ) -> None:
-    """Move the options of items out of `values[key]`, which is a name, or a table with the name and such options."""
+    """Move the options in `values[key]`, which is a name or a table with a name and options, into `options`."""
     table = values.get(key)
     if not isinstance(table, dict):
         return
@@ -108,8 +108,8 @@ def _gather_named(
 
 
 def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:
-    """The tables in `[engine]`, `[trainer]`, `[algorithm]` and `[cluster]` are of the item they name, or the
-    section's own, such as `[trainer.lora]`."""
+    """Move the tables of items, such as `[engine.NAME]`, out of `section` into `options`. Tables that the section
+    itself declares, such as `[trainer.lora]`, stay."""
     inside = values.get(section)
     if not isinstance(inside, dict):
         return
@@ -144,7 +144,7 @@ def refuse_lost_secrets(values: JSON) -> None:
 
 
 def _as_written(parts: tuple[str, ...]) -> str:
-    """The key a user writes: `options` holds tables such as "reward.judge" under one name."""
+    """The key as a user writes it. In `options`, one name such as "reward.judge" stands for two parts of the key."""
     if parts[0] != "options" or len(parts) < 3:
         return join_key(*parts)
     kind, _, name = parts[1].partition(".")

@@ -63,6 +63,6 @@ def _idle_tables(config: Config, engine: str) -> Iterator[str]:
 
 
 def _datasets(config: Config) -> set[str | None]:
-    """The sources of tasks."""
+    """The sources of tasks that the settings name."""
     parts = {source for part in config.mixture for source in (part.tasks, part.eval_tasks)}
     return {config.tasks, config.eval_tasks, *parts}

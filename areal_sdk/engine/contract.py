@@ -23,7 +23,7 @@ class EngineInfo:
     model: str
     """Directory with config.json and the tokenizer."""
     max_context: int
-    """Prompt and output together, in tokens."""
+    """Maximum number of tokens of prompt and output together."""
     vocab_size: int
     stop_tokens: tuple[int, ...]
     """The model's own end-of-turn tokens; generation stops after sampling one."""
@@ -35,11 +35,11 @@ class EngineInfo:
     policies: Mapping[str, bool] = field(default_factory=dict)
     """Policies by name, if there are several: whether each is trained. `GenerateRequest.policy` chooses one."""
     restart_s: float = 0.0
-    """Seconds that the engine may be away while it starts a server again by itself. The deadline of new weights is
-    extended by it."""
+    """Seconds that the engine may be away while it starts a server again by itself. They are
+    added to the deadline of new weights."""
 
     def check_tokens(self, request: GenerateRequest) -> None:
-        """Raise EngineError for a request without tokens, or with some that the model does not have."""
+        """Raise EngineError for a request without tokens, or with tokens that the model does not have."""
         if not request.tokens:
             raise EngineError("the prompt is empty: send at least one token")
         if request.max_new_tokens < 1:
@@ -98,7 +98,7 @@ class InferenceEngine(ABC):
     """Whether other processes can sample from the engine too. It then has `open_entrance`, which
     `rollout.nodes` and `serve.processes` need."""
     accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
-    """The kinds of updates that the engine accepts. One that accepts `changed` gets less to load where an adapter is trained."""
+    """The kinds of updates that the engine accepts. An engine that accepts `changed` loads less if an adapter is trained."""
 
     @classmethod  # noqa: B027 - optional
     def check_installed(cls) -> None:
@@ -135,7 +135,7 @@ class InferenceEngine(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The process on this machine that computes, for accounts of CPU time; None for several."""
+        """Id of the process on this machine that computes, for accounts of CPU time; None if there are several."""
         return None
 
     @property
@@ -224,15 +224,15 @@ class EngineSettings:
     log_dir: Path
     deterministic: bool = False
     launcher: "Launcher | None" = None
-    """Places the processes of the engine; None: on this machine. It belongs to the run, which closes it."""
+    """Launcher that places the processes of the engine; None: they run on this machine. The run owns and closes it."""
     is_placed: bool = False
-    """The launcher may place processes on other machines (`cluster.launcher`)."""
+    """Whether the launcher may place processes on other machines (`cluster.launcher`)."""
     find: "Callable[[str], type[InferenceEngine]] | None" = None
-    """Finds the engine of a name, for an engine that stands before another one."""
+    """Function that finds an engine by name, for an engine that passes requests on to others."""
     policies: "Mapping[str, PolicySection]" = field(default_factory=dict)
     """The tables `[policy.NAME]`, for an engine that serves several. `frozen` is a directory by now, or an address."""
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Variables of processes that the engine starts itself, by name: the GPUs that are planned for them."""
+    """Environment variables of processes that the engine starts itself, by process: they name the planned GPUs."""
 
 
 class ConfiguredEngine(InferenceEngine):
@@ -243,7 +243,7 @@ class ConfiguredEngine(InferenceEngine):
     """
 
     table: "ClassVar[type[Section] | None]" = None
-    """Describes `[engine.NAME]`, where the engine has settings of its own."""
+    """Section class of `[engine.NAME]`, if the engine has settings of its own."""
 
     @classmethod
     @abstractmethod
@@ -253,6 +253,6 @@ class ConfiguredEngine(InferenceEngine):
 
     @classmethod
     def gpus(cls, section: "EngineSection", options: Mapping[str, Any]) -> Mapping[str, int] | None:
-        """The number of GPUs of each process that the engine starts, by its name; 0 for a small one that
-        needs a GPU without the others. None if the settings say which."""
+        """The number of GPUs of each process that the engine starts, by name; 0 for a sender, which needs only some
+        room on a GPU that no other of these processes has. None if the settings name the GPUs."""
         return {}

@@ -19,18 +19,18 @@ from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A trained token in its chain."""
+    """A trained token, as one link in the chain of an episode's trained tokens."""
 
     row: int
     """Index of the trajectory in its group."""
     position: int
     turn: int
     reward: float
-    """The reward that this token earned: the return of its turn minus the return of the next link's turn. So the last trained
-    token of a turn gets the reward of the turn. If a turn has no trained token, or is on another trajectory, the turn that
-    led to it gets its reward."""
+    """The reward that this token earned: the return of its turn minus the discounted return of the next link's turn. So the
+    last trained token of a turn gets the reward of the turn, and the rewards of the turns after it that have no token
+    in this chain."""
     discount: float
-    """Factor on the return of the next link in the return of this one; 1 within a turn unless tokens are discounted."""
+    """Factor on the next link's return in the return of this link; 1 within a turn unless tokens are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Returns:
     token_discount: float = 1.0
     """Discount a token: a reward that comes n tokens later counts `token_discount`^n."""
     kl: float = 0.0
-    """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
+    """Coefficient of the log-ratio to the reference model. The product is taken from the reward of each token."""
 
     @property
     def needs(self) -> Needs:
@@ -77,7 +77,7 @@ class GAE:
     token_discount: float = 1.0
     """Discount a token: a reward that comes n tokens later counts `token_discount`^n."""
     kl: float = 0.0
-    """Coefficient of the log-ratio to the reference model, which is taken from the reward of each token."""
+    """Coefficient of the log-ratio to the reference model. The product is taken from the reward of each token."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.trace <= 1.0:
@@ -106,7 +106,7 @@ class GAE:
 
 
 def chains(group: TrajectoryGroup, discount: float, token_discount: float) -> Iterator[list[Link]]:
-    """The trained tokens of each episode in the order they were sampled, with their rewards."""
+    """Chains of trained tokens, in the order of sampling: one an episode, or one a trajectory if turns are alternatives."""
     rows_of: dict[str, list[int]] = {}
     for row, t in enumerate(group.trajectories):
         key = f"{t.episode_id} {row}" if t.turn_alternatives else t.episode_id

@@ -1,4 +1,4 @@
-"""An episode's reward against those of its siblings: GRPO and its relatives; advantages in units of the batch."""
+"""An episode's reward against those of its siblings: GRPO and its relatives; advantages normalised over the batch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,8 +51,8 @@ class BatchStd:
 class GroupRelative:
     """GRPO: compares an episode's reward with the rewards of its siblings.
 
-    Shao et al. 2024, arXiv 2402.03300; without the standard deviation Dr.GRPO, Liu et al. 2025, arXiv 2503.20783; with
-    the batch's one Lite PPO, Liu et al. 2025, arXiv 2508.08221.
+    Shao et al. 2024, arXiv 2402.03300; without the standard deviation it is Dr.GRPO, Liu et al. 2025, arXiv 2503.20783;
+    with the standard deviation of the batch it is Lite PPO, Liu et al. 2025, arXiv 2508.08221.
 
     A group of one, or of equal rewards, teaches nothing: its advantages are 0.
 
@@ -155,8 +155,8 @@ def compare_siblings(group: TrajectoryGroup, discount: float, compare: Compare) 
 def _where_known(
     returns: Sequence[float | None], by_turn: Sequence[Mapping[str, float]], key: str
 ) -> list[float]:
-    """The advantages of an episode's own turns. Comparisons may also count the episode in turns that it does not
-    have."""
+    """The advantages of the turns that the episode `key` has, from the comparisons of each turn. 0 for a turn without a
+    return."""
     return [0.0 if value is None else by_turn[turn][key] for turn, value in enumerate(returns)]
 
 

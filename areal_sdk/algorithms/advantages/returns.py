@@ -90,7 +90,7 @@ def distances(trajectory: Trajectory) -> NDArray[np.float64]:
 
 
 def return_at(returns: Sequence[float | None], turn: int) -> float | None:
-    """The return of an episode at `turn`. If the episode ended before, the return of its last turn.
+    """The return of an episode at `turn`. If that turn has none, or the episode ended before it, the latest return before.
 
     >>> return_at([0.5, 1.0], 0), return_at([0.5, 1.0], 7), return_at([0.5, None], 1)
     (0.5, 1.0, 0.5)
@@ -142,12 +142,12 @@ def scored_tokens(group: TrajectoryGroup) -> list[NDArray[np.bool_]]:
 
 
 def spread(trajectory: Trajectory, advantage: float) -> Floats:
-    """One advantage for all trained tokens."""
+    """An array with `advantage` for each trained token, and 0 for the others."""
     return np.where(trajectory.loss_mask, np.float32(near(advantage)), np.float32(0.0))
 
 
 def spread_turns(trajectory: Trajectory, by_turn: Sequence[float]) -> Floats:
-    """One advantage for the trained tokens of each turn."""
+    """An array with the advantage of its turn for each trained token, and 0 for the others."""
     values = np.array([*map(near, by_turn), 0.0], dtype=np.float32)
     known = trajectory.loss_mask & (trajectory.turn_of_token < len(by_turn))
     return values[np.where(known, trajectory.turn_of_token, len(by_turn))]

@@ -27,9 +27,9 @@ from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 TURNS = 32
 """Number of turns of an episode whose returns are remembered by turn. Later turns are compared with the last remembered turn."""
 NAMES_FROM = 16
-"""Number of returns of a source after which a far one is reported by name. A spread of fewer says little: of normally
-distributed returns, 28 in 100 lie beyond 5 spreads of the 4 before them, 4 of the 8 before them, and 0.6 of the 16
-before them. The effect of a return is bounded from the first one on."""
+"""Number of returns of a source from which on an outlying return is reported by name. The spread of fewer returns says
+little: of normally distributed returns, 28 % lie beyond 5 spreads of the previous 4 returns, 4 % beyond those of the
+previous 8, and 0.6 % beyond those of the previous 16. The effect of every return is bounded, also that of the first."""
 NORMAL = 1.4826
 """The standard deviation of normally distributed values, in units of their median deviation."""
 
@@ -39,7 +39,7 @@ Remembered = list[list[float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The usual return of a turn: mean and spread of those remembered, far ones bounded."""
+    """The usual return of a turn: mean and spread of the remembered returns, after outlying returns were bounded."""
 
     count: int = 0
     mean: float = 0.0
@@ -47,7 +47,7 @@ class Usual:
     """The sum of squared deviations from the mean."""
     median: float = 0.0
     typical: float = 0.0
-    """A robust spread: the median deviation of the returns that differ from the median."""
+    """A robust spread: `NORMAL` times the median deviation of those returns that differ from the median."""
 
     @classmethod
     def of(cls, returns: Sequence[float], *, bound: float) -> "Usual":
@@ -121,7 +121,7 @@ class RunningBaseline:
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
-        """A line for each source with a return too far from its usual ones, on the first such return."""
+        """A line about each source with a return too far from its usual returns. The line describes the first such return."""
         known, found = dict(baselines), dict[str, str]()
         for group in groups:
             usual = self._usual(known, group.source)
@@ -177,8 +177,8 @@ class RunningBaseline:
     def _is_far(
         self, value: float, usual: Usual, known: Baselines, groups: Sequence[TrajectoryGroup]
     ) -> bool:
-        """Whether a return is beyond the bound of its source. A source whose returns were all equal
-        has the bound of the others."""
+        """Whether a return is beyond the bound of its source. If all earlier returns of the source were equal, the spread
+        of the other sources in `groups` gives the bound."""
         distance = abs(value - usual.median)
         if usual.count < NAMES_FROM or distance <= MIN_STD:
             return False

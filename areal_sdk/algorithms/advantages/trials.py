@@ -25,7 +25,7 @@ def learns_alone(estimator: AdvantageEstimator) -> bool:
 
 
 def idle_groups(estimator: AdvantageEstimator) -> IdleGroups:
-    """The groups that teach nothing.
+    """The kind of groups from which an estimator learns nothing.
 
     >>> from areal_sdk.algorithms.advantages import GroupRelative, RunningBaseline
     >>> idle_groups(GroupRelative(discount=1.0)), idle_groups(GroupRelative(discount=0.9))

@@ -33,7 +33,7 @@ class OffPolicyWeight(Protocol):
 
     @property
     def maximum(self) -> float:
-        """Weights beyond it are reported as `weight_bounded`; may be infinite."""
+        """The largest weight, perhaps infinite. Terms whose weight would be larger are counted in `weight_bounded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ImportanceWeight:
 
 @dataclass(frozen=True, slots=True)
 class NoWeight:
-    """Every term counts the same, also terms that other weights sampled."""
+    """Every term counts the same, also terms that an older policy sampled."""
 
     maximum = float("inf")
 

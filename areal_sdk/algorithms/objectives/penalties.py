@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class KL(StrEnum):
     """Estimates of KL(q || reference) from tokens, with d = log q - log reference.
 
-    Names and variances: Schulman 2020, Approximating KL Divergence. The tokens were sampled by b, not by q, so each is an
-    estimate for samples that are nearly fresh. The reference is held fixed.
+    Names and variances: Schulman 2020, Approximating KL Divergence. The tokens were sampled by b, not by q, so each
+    estimate is good only while samples are nearly fresh. The reference is held fixed.
     """
 
     K1 = "k1"
@@ -25,13 +25,13 @@ class KL(StrEnum):
     K2 = "k2"
     """d^2 / 2: as a loss it has the gradient of the KL divergence."""
     K3 = "k3"
-    """exp(-d) - 1 + d: never negative, little noise, and unbiased as a number. A straight line where d is below -3:
-    its slope would be -22,000 at -10, so that one unlikely token would outweigh all other terms of a step."""
+    """exp(-d) - 1 + d: never negative, little noise, and unbiased as a number. Below d = -3 it is a straight
+    line: at d = -10 the slope of the curve is -22,000, and one unlikely token would outweigh all other terms of a step."""
 
 
 _STRAIGHT = 3.0
-"""The largest -d at which k3 is curved. The slope there, 19 times that of k1, is the largest: d = -3 is a token 20
-times less likely than in the reference."""
+"""Value of -d beyond which k3 is a straight line. The slope of the line, 19 times that of k1, is the steepest. At d = -3
+a token is 20 times less likely than under the reference."""
 
 
 def kl_estimate(difference_T: "Tensor", kind: KL) -> "Tensor":

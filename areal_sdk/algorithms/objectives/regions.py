@@ -17,8 +17,8 @@ class Gain:
 
     gain_T: "Tensor"
     low_T: "Tensor"
-    """Mask of the terms that are held back because their ratio was too low already; in `high_T`, because it was too
-    high."""
+    """Mask of the terms that the region holds back because their ratio is too low already. `high_T` marks those whose
+    ratio is too high."""
     high_T: "Tensor"
     totals: "dict[str, Tensor]" = field(default_factory=dict)
     """Further numbers for each term, whose means are reported."""
@@ -129,9 +129,9 @@ class Unbounded:
 
 
 class Proximal(StrEnum):
-    """The way to find p. At the start of a step, q itself is the policy that the step starts from.
+    """The way to find p, the centre of the trust region.
 
-    A centre of its own, apart from the sampler: Hilton et al. 2021, arXiv 2110.00641; for language models AReaL,
+    Papers on a centre that is not the sampler: Hilton et al. 2021, arXiv 2110.00641; for language models AReaL,
     Fu et al. 2025, arXiv 2505.24298. p is held fixed for the whole step.
     """
 

@@ -24,7 +24,7 @@ class PolicyTerms:
     """b: under the weights that sampled the token."""
     advantages_T: "Tensor"
     mask_T: "Tensor"
-    """Mask of the terms. False: this is padding and not a term. A rank without work has one such entry."""
+    """Mask of the terms. False marks padding, which a rank without work has as its only entry."""
     sequences_T: "Tensor"
     """Index of the trajectory, in the micro-batch, to which a term belongs. Trajectories are always whole."""
     groups_T: "Tensor"
@@ -54,7 +54,7 @@ class Loss:
 
     terms_T: "Tensor"
     totals: "dict[str, Tensor]" = field(default_factory=dict)
-    """Sums over the masked tokens; the mean over a step is reported."""
+    """Sums over the terms inside the mask. Their means over a step are reported."""
     maxima: "dict[str, Tensor]" = field(default_factory=dict)
     of_terms: "dict[str, Tensor]" = field(default_factory=dict)
     """Numbers of each term for the record of the step, without a gradient: `log_ratio`, `log_weight` before any bound,
@@ -121,9 +121,9 @@ class InTrajectories(Protocol):
 
 
 def sequence_means(values_T: "Tensor", terms: InTrajectories, *, shortest: float = 1.0) -> "Tensor":
-    """The mean of `values_T` over each term's trajectory, which counts as one of `shortest` terms at least; 0 if it has none.
+    """The mean of `values_T` over each term's trajectory: the sum divided by the number of terms, or by `shortest` if larger.
 
-    Trajectories are whole, so this is the mean over all their terms. Gradients flow through it.
+    Trajectories are whole, so this is the mean over all their terms. Gradients flow through the mean.
     """
     count = len(terms.sequences_T)  # or fewer: to ask how many would wait for the device
     kept_T = masked(values_T, terms.mask_T)

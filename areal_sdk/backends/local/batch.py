@@ -61,7 +61,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
 
 
 def _decode_runs(work: list[Work], padding_limit: int, *, device: torch.device) -> list[DecodeRun]:
-    """Runs of neighbouring rows whose unequal lengths and drafts waste little."""
+    """Runs of neighbouring rows. A run ends where unequal lengths and drafts would need more padding than `padding_limit`."""
     runs: list[DecodeRun] = []
     first = first_token = 0
     longest = widest = area = 0

@@ -37,7 +37,7 @@ class LocalEngineClient(EngineClient):
         super().__init__(info, name=name)
         self._requester: Requester | None = None
         self._state: Mapping[str, Any] | None = None
-        """The latest news of the engine."""
+        """The latest state of the engine that the main process told."""
         self._news = asyncio.Event()
         self._returning = asyncio.Lock()
         self._version = 0

@@ -127,7 +127,7 @@ class EngineCore:
         return []
 
     def _lower_budget(self, said: str) -> None:
-        """Halve the memory for keys and values. All sequences go on, from computing theirs again."""
+        """Halve the memory for keys and values. All sequences go on, after their keys and values are computed again."""
         lowered = self._kv_bytes // 2
         named = f"the engine on {self.device} ran out of memory, with {self._kv_bytes / 1e9:.2f} GB for keys and values"
         problem = ""
@@ -207,8 +207,8 @@ class EngineCore:
     def _accepted(
         self, item: Work, places: list[tuple[int, float, dict[int, float]]]
     ) -> list[SampledToken]:
-        """The sampled tokens up to the first that is not the drafted one. It is valid too; those behind it were sampled
-        after a token that is not there, and their keys and values are overwritten later."""
+        """The sampled tokens up to the first that differs from the draft, including that one. Later ones followed a drafted
+        token that was not sampled, so they are left out, and their keys and values are overwritten later."""
         sequence = item.sequence
         results: list[SampledToken] = []
         for (token, logprob, top), drafted in zip_longest(places, item.draft):

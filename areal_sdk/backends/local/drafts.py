@@ -26,7 +26,7 @@ _ORDERS = (16, 8, 4, 2)
 _NUM_REMEMBERED = 16_384
 """Number of token sequences in each of the two generations of `Answers`: about 8 MB in all."""
 _FADING = 0.995
-"""Weight of an observation after each further one of its kind."""
+"""Factor on the weight of earlier observations of a kind at each further one."""
 
 
 class Source(IntEnum):
@@ -41,16 +41,16 @@ class Match:
     source: Source
     text: Text
     next: int
-    """Index of the token that followed."""
+    """Index of the token that follows the equal tokens."""
     length: int
-    """Number of equal tokens before it."""
+    """Number of equal tokens."""
 
 
 class Answers:
-    """The latest answers of an engine, those that still grow too, by the tokens that they hold.
+    """The latest answers of an engine, unfinished ones too, found by short sequences of tokens in them.
 
-    New entries go into one of two dictionaries. When it is full, the other one is emptied and takes its place: so what
-    was not seen for long is forgotten.
+    New entries go into one dictionary. When it is full, it becomes the old one, the former old one is forgotten, and an
+    empty one takes its place.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Answers:
             self._new, self._old = {}, self._new
 
     def find(self, text: Text) -> Match | None:
-        """The place in another answer that is preceded by most of the last tokens of `text`."""
+        """The place in another answer that follows the longest known match with the end of `text`; None without a match."""
         for order in _ORDERS:
             if len(text) < order:
                 continue
@@ -82,7 +82,7 @@ class Answers:
 
 
 def find_in_context(context: Text) -> Match | None:
-    """The latest of the places in `context` that are preceded by most of its last tokens."""
+    """The place in `context` that follows the longest match with the end of `context`: of equal matches, the latest."""
     tokens = np.frombuffer(context, dtype=np.int32)
     ends = np.flatnonzero(tokens[:-1] == tokens[-1])
     if not len(ends):
@@ -122,7 +122,7 @@ class Guesser:
         self._context = array("i")
         self._context.frombytes(prompt.tobytes())
         self._text = self._context[-_ORDERS[0] :]
-        """The answer, after the end of the prompt, as other requests see it."""
+        """The last tokens of the prompt and the answer so far: the part of the context that other requests find."""
         self._num_noted = 0
         self._answers, self._chances = answers, chances
         self._match: Match | None = None

@@ -54,7 +54,7 @@ class _Entrance:
 
 
 class LocalEngine(ConfiguredEngine):
-    """Runs a dense Llama, Qwen2 or Qwen3 checkpoint in a process of its own, on a CPU or one GPU.
+    """Runs a Llama, Qwen2 or Qwen3 checkpoint, dense or with experts, in a process of its own, on a CPU or one GPU.
 
     A dead worker fails the streams in flight with an EngineError that names its log; `restart`
     brings it back with the last weights.

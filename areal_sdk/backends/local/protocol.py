@@ -36,7 +36,7 @@ class ModelCalls(Service, Protocol):
         """End a request early; its stream gets what was sampled and a last chunk that says so."""
 
     def sees(self, path: str) -> Answer[bool]:
-        """Whether the machine of the engine has such a file."""
+        """Whether `path` exists on the machine of the engine."""
 
     def receive_weights(self, chunk: Bulk, offset: int, size: int) -> Answer[str]:
         """Take a part of a file of `size` bytes. The answer is the path at which the file can be opened."""

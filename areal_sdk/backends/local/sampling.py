@@ -89,7 +89,7 @@ _BLOCK = 256
 
 
 _LIKELIEST = 512
-"""Tokens among which top-p and min-p are tried before the vocabulary is sorted."""
+"""Number of likeliest tokens among which top-p and min-p are tried before the whole vocabulary is sorted."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class SamplerRow:
     generator: Random = field(default_factory=Random)
     """Generator of one uniform number a token. With a seed, the draws depend on the request alone."""
     grammar: Grammar | None = None
-    """Tokens that it does not allow are never drawn."""
+    """Grammar of the answer: tokens that the grammar does not allow are never drawn."""
     prompt_tokens: frozenset[int] = frozenset()
     """Tokens of the prompt, kept for the repetition penalty alone."""
     output_counts: Counter[int] = field(default_factory=Counter)
@@ -120,7 +120,7 @@ class SamplerRow:
         )
 
     def note(self, token: int, *, is_ahead: bool = False) -> None:
-        """Remember a token that was drawn, by a row of `after` if `is_ahead`."""
+        """Remember a drawn token. `is_ahead`: a row of `after` drew it, with the first of `numbers`, which is taken off."""
         if is_ahead:
             self.numbers.popleft()
         self.output_counts[token] += 1
@@ -132,8 +132,8 @@ class SamplerRow:
         return self.numbers.popleft() if self.numbers else self.generator.random()
 
     def after(self, draft: Sequence[int]) -> "list[SamplerRow]":
-        """Rows for the next token and for the token after each token of `draft`, if those before are sampled. This row
-        keeps the numbers, since only some of them may be used: `note` takes them off."""
+        """A row for the next token, and one for the token after each token of `draft`, as if the draft were sampled so far.
+        This row keeps the uniform numbers of all rows, since some may not be used: `note` takes off the used ones."""
         while len(self.numbers) <= len(draft):
             self.numbers.append(self.generator.random())
         rows = [replace(self, numbers=deque([n])) for n in islice(self.numbers, len(draft) + 1)]
@@ -280,8 +280,8 @@ def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _likeliest(probabilities_V: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities in falling order with their tokens, at least those that top-p and min-p may keep; and the sum of which
-    top-p is a share. A sort of the whole vocabulary costs many times more than the few tokens that are mostly kept."""
+    """The highest probabilities in falling order, their tokens, and the total of which `top_p` is a share. All tokens that
+    top-p and min-p keep are among them: mostly few, while a sort of the whole vocabulary costs many times more."""
     vocab = len(probabilities_V)
     if sampling.top_k > 0:
         sorted_V, order_V = probabilities_V.topk(min(sampling.top_k, vocab))

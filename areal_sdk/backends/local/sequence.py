@@ -36,7 +36,7 @@ class StopRule:
     """Decoder of the output, needed for `strings`."""
 
     def check(self, output: list[int]) -> Finish | None:
-        """Whether `output`, whose last token is new, is complete."""
+        """The end of `output`, whose last token is new; None if the output goes on."""
         if output[-1] in self.tokens:
             return Finish(FinishReason.STOP, output[-1])
         if self.strings and (found := self._matched_string(output)) is not None:
@@ -64,11 +64,11 @@ class Sequence:
     stop: StopRule
     output: list[int] = field(default_factory=list)
     num_computed: int = 0
-    """Leading tokens whose KV is in the sequence's row."""
+    """Number of leading tokens whose KV is in the sequence's row."""
     is_placed: bool = False
     """Whether reusable KV was looked for; until then the row is empty."""
     num_cached: int = 0
-    """Prompt tokens that another request had computed."""
+    """Number of prompt tokens whose KV another request had computed."""
     stale_from: int | None = None
     """First output token that was sampled on KV of older weights (`kv_on_update="keep"`)."""
     came_at: float = field(default_factory=time.monotonic)

@@ -23,7 +23,7 @@ _LONGEST_REST = 16
 _MARGIN = 1.2
 """A drafted token must promise this many times its cost, since both are estimates."""
 _FADING = 0.998
-"""Weight of a step's duration after each further step."""
+"""Factor on the weight of earlier steps' durations at each further step."""
 _TRIAL_TOKENS = 4
 """Number of drafted tokens of a step that has drafts for the sake of their cost alone."""
 _NUM_TRIALS = 8
@@ -85,7 +85,7 @@ class Pace:
     rest: int = 0
     """Number of steps that still come without drafts."""
     num_rests: int = 0
-    """Number of windows in a row that did not pay."""
+    """Number of consecutive windows in which drafts did not pay."""
     tokens_per_s: float = 0.0
 
     @property
@@ -97,7 +97,7 @@ class Pace:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the next step has no drafts, to know the cost of one without."""
+        """Whether the next step has no drafts, so that the cost of a step without drafts is measured."""
         if not self.costs.are_known:
             return True
         return self.window.steps == _WINDOW - 1 and self.window.num_plain == 0
@@ -154,7 +154,7 @@ class Speculation:
         self._guessing_s = 0.0
 
     def with_drafts(self, work: list[Work], *, row_length: int) -> list[Work]:
-        """`work` with drafts where they pay. Rows hold `row_length` tokens."""
+        """`work` with drafts where drafts pay. Each row has room for `row_length` tokens."""
         num_rows = sum(item.is_decode for item in work)
         pace = self._paces[num_rows.bit_length()]
         self._pace = None if pace.rest else pace

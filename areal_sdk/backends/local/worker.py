@@ -25,7 +25,7 @@ HEARTBEAT_S = 5.0
 """Seconds between signs of life to a stream that waits. A stream that stays silent means that the worker is stuck."""
 
 FOR_GUESTS = ("generate", "abort")
-"""The requests that other processes than the main one may send: rollout nodes."""
+"""The requests that guests may send: rollout nodes and gateway processes. Only the main process may send others."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -94,7 +94,7 @@ class _Update:
     version: int
     checked: Future[Weights]
     paused_s: Future[float]
-    """The answer to the caller."""
+    """The answer to the caller: the seconds for which generation was held."""
 
 
 class Worker(ModelCalls):

@@ -86,7 +86,7 @@ _MODULES = (
     ),
     *("options", "starting.placement", "engine"),
 )
-"""Modules here with the names, from light to heavy."""
+"""Modules of this folder in which `__getattr__` looks for a name, from light to heavy."""
 _ELSEWHERE = (
     "areal_sdk.config",
     "areal_sdk.launch",
@@ -96,7 +96,7 @@ _ELSEWHERE = (
 
 
 def __getattr__(name: str) -> Any:
-    """A name is imported when it is asked for: the process beside a server and the sender need few modules of this folder."""
+    """Import a name when it is asked for: the process beside a server and the sender need few modules of this folder."""
     if name in __all__:
         for module in (*(f"{__name__}.{own}" for own in _MODULES), *_ELSEWHERE):
             found = vars(importlib.import_module(module))

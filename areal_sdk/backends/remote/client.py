@@ -42,7 +42,7 @@ class RequestRefusedError(EngineError):
 class Deadlines:
     connect_s: float = 5.0
     token_s: float = 300.0
-    """Seconds between two tokens of a request, queueing and a swap of weights included."""
+    """Maximum seconds between two tokens of a request, queueing and a swap of weights included."""
     control_s: float = 20.0
     """Deadline in seconds of a small control call: pause, continue, version, model information."""
     weights_s: float = 300.0
@@ -50,7 +50,7 @@ class Deadlines:
     probe_s: float = 10.0
     """Deadline in seconds of the one-token request that shows that an idle server is alive."""
     busy_probe_s: float = 60.0
-    """The same for a server with running requests, where a long prefill delays everything else."""
+    """Deadline in seconds of a one-token request to a busy server, where a long prefill delays everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class Capabilities:
     """The abilities of a kind of server beyond sampling and loading weights from a directory."""
 
     interrupts: tuple[InterruptMode, ...] = ("abort", "drain")
-    """`retract` and `in_place` need `pause` and `resume`."""
+    """The effects that a swap may have on requests in flight. `retract` and `in_place` need `pause` and `resume`."""
     transports: tuple[TransportName, ...] = ("disk",)
-    """`tensor` needs `update_from_tensor`, `distributed` needs `join_group`, both `begin_update`."""
+    """The transports. `tensor` needs `update_from_tensor`, `distributed` needs `join_group`, both `begin_update`."""
     reports_checksums: bool = False
-    """`checksums` works: a push is then verified byte by byte, not by the canary alone."""
+    """Whether `checksums` works: a push is then verified byte by byte, not by the canary prompt alone."""
     lends_memory: bool = False
-    """`release_memory` and `resume_memory` work: engine and trainer may share a device."""
+    """Whether `release_memory` and `resume_memory` work, so that engine and trainer may share a device."""
     stands_behind_router: bool = False
-    """`workers`, `add_worker`, `remove_worker` and `speak_for` work on the client of a router."""
+    """Whether `workers`, `add_worker`, `remove_worker` and `speak_for` work on the client of a router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ServerInfo:
     """Whether the server can constrain an answer to a JSON schema."""
     hashes_bytes: bool = False
     """Whether checksums are the first 8 bytes of SHA-256 over each parameter, in hexadecimal. Other
-    checksums are compared only with the same server's checksums before."""
+    checksums are compared only with earlier checksums of the same server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Attempt:
     version_of: Callable[[str], int]
     """The version of a label; raises `StaleWeightsError` for a label that this run never gave."""
     cache_key: str | None = None
-    """Key under `in_place` that keeps the prefix cache of these weights apart from that of others."""
+    """Key that keeps the prefix cache of these weights apart from the caches of other weights; only under `in_place`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Scores:
 
     logprobs: Mapping[int, float]
     num_cached: int = 0
-    """Prompt tokens whose KV was reused."""
+    """Number of prompt tokens whose KV was reused."""
 
 
 class ServerClient(ABC):
@@ -184,8 +184,8 @@ class ServerClient(ABC):
 
     @abstractmethod
     def generate(self, attempt: Attempt) -> AsyncGenerator[Delta, None]:
-        """Sample, delta by delta; the last one has a finish reason. Closing it early makes the
-        server drop the request. Logprobs are log softmax(logits / T) over the full vocabulary."""
+        """Sample, delta by delta; the last delta has a finish reason. Closing the generator early makes
+        the server drop the request. Logprobs are log softmax(logits / T) over the full vocabulary."""
 
     @abstractmethod
     async def score(
@@ -220,7 +220,7 @@ class ServerClient(ABC):
         """Load the safetensors of `directory`, drop the prefix cache if `flush`, set the label."""
 
     async def pause(self, mode: str) -> None:
-        """Hold requests in flight, in the `mode` of a swap that is `retract` or `in_place`."""
+        """Hold requests in flight. `mode`: the effect of the swap on them, `retract` or `in_place`."""
         self._cannot("pause")
 
     async def resume(self) -> None:  # noqa: B027 - nothing to undo without `pause`

@@ -62,7 +62,7 @@ async def _wait_for_named(server: Server, *, timeout_s: float) -> None:
 
 
 def common_context(info: EngineInfo, servers: Sequence[Server]) -> int:
-    """The context of the smallest server: a request must fit every server, or it could not move."""
+    """The context of the smallest server, since a request may have to move to any other server."""
     limits = [info.max_context]
     for server in servers:
         assert server.info is not None

@@ -344,7 +344,7 @@ class RemoteEngine(InferenceEngine):
 
     @property
     def num_failovers(self) -> int:
-        """Attempts that ended in a fault and were continued."""
+        """Number of attempts that a fault or a swap of weights ended, so that the request went on with another attempt."""
         return self._sampler.num_failovers
 
     def _decode(self, tokens: list[int]) -> str:

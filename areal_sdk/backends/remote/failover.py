@@ -59,7 +59,7 @@ class ResumableRequest:
         )
 
     def _stop_token(self, delta: Delta) -> tuple[int, int] | None:
-        """The place of a stop token of the request, since a server's `ignore_eos` may ignore these too."""
+        """The place of a stop token of the request: under `ignore_eos` a server may ignore these tokens too."""
         if not self.request.ignore_eos:
             return None
         wanted = self.request.stop_tokens

@@ -87,7 +87,7 @@ class HttpClient(ServerClient, ABC):
     ) -> AsyncGenerator[Delta, None]:
         """Yields the result of `read` for each server-sent event of one request, up to the final delta.
 
-        Closing it early closes the connection, so that the server sees the request abandoned.
+        Closing the generator early closes the connection, so that the server sees the request abandoned.
         """
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.deadlines.connect_s, sock_read=self.deadlines.token_s

@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 async def lend(server: Server, *, label: str, patience_s: float) -> None:
-    """Have a server give its memory away, after the engine's requests on it have ended. If it does not, and the
-    engine started it, it is ended, and the supervisor starts it again later. A restart in progress takes memory too;
-    it may last `patience_s` more."""
+    """Have a server give its memory away, after the engine's requests on it have ended. If the
+    server does not, and the engine started it, the engine ends it, and the supervisor starts it again later. If the
+    supervisor is restarting the server, wait `patience_s` for that at most."""
     try:
         async with asyncio.timeout(patience_s):
             await server.care.acquire()

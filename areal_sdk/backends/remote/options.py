@@ -39,8 +39,8 @@ class RemoteSection(Section):
     api_key: str | None = Field(default=None, repr=False)
     """API key of the servers, if they need one."""
     request_wait_s: Seconds = 120.0
-    """Maximum time that a request waits while no server is ready. While the engine starts one again, requests wait as long as
-    its start may take."""
+    """Maximum time that a request waits while no server is ready. While the engine starts a server again, requests wait
+    as long as the start may take."""
     start_timeout_s: Seconds = 600.0
     """Maximum time from the start of a server to its first token. A large model on a slow disk takes minutes."""
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _CHECK_EVERY_S = 5.0
 """Seconds between two checks: somebody else may register a server, or the router may have been started again."""
 _REGISTERED_CHECK_S = 0.05
-"""Pause between two looks while the router registers the servers, since it does not tell when it has."""
+"""Seconds between two looks at the registered servers, since the router does not tell when it has registered one."""
 
 
 class Router(Server):
@@ -43,7 +43,7 @@ class Router(Server):
         self.gate.set()
 
     async def keep(self, pool: Pool) -> None:
-        """Keep only ready servers behind the router, until cancelled; while others are there, nothing is sent."""
+        """Keep only ready servers behind the router, until cancelled. While the router has others, it gets no requests."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_EVERY_S):
@@ -61,7 +61,7 @@ class Router(Server):
                     self.gate.set()
 
     async def leave(self) -> None:
-        """Remove the engine's servers from the router. A router that is gone has none."""
+        """Remove the engine's servers from the router, if the router still answers."""
         with contextlib.suppress(EngineError):
             await self._register(())
 

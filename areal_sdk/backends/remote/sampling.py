@@ -46,7 +46,7 @@ class PoolSampler:
     name: str = ""
     """Part of the ids of requests, since several processes send requests."""
     num_failovers: int = 0
-    """Attempts that ended in a fault and were continued."""
+    """Number of attempts that a fault or a swap of weights ended, so that the request went on with another attempt."""
     _request_ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:

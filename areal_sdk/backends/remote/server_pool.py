@@ -14,7 +14,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.flow import MAX_IMBALANCE
 
 MAX_SESSIONS = 65536
-"""Number of sessions whose server is remembered. To forget one costs a prefill, nothing else."""
+"""Number of sessions whose server is remembered. A forgotten session costs a prefill, nothing else."""
 
 LOOK_EVERY_S = 5.0
 """Seconds between two checks by a waiting request whether a server that is being started was given up."""
@@ -27,7 +27,7 @@ class State(StrEnum):
     DRAINING = "draining"
     """The server ends its running requests; new ones go elsewhere."""
     SUSPECT = "suspect"
-    """A request met a fault there: nothing is sent until it has answered a probe."""
+    """A request met a fault at the server, which gets no requests until it has answered a probe."""
     DOWN = "down"
 
 
@@ -49,7 +49,7 @@ class Server:
         self.idle = asyncio.Event()
         self.idle.set()
         self.gate = asyncio.Event()
-        """A gate that is closed while a swap of weights must not be met by a new request."""
+        """A gate, closed while new requests must wait for a swap of weights."""
         self.gate.set()
         self.swap_lock = asyncio.Lock()
         self.care = asyncio.Lock()
@@ -92,10 +92,10 @@ class Pool:
         self._sessions: OrderedDict[str, Server] = OrderedDict()
         self._changed = asyncio.Condition()
         self.running = asyncio.Event()
-        """An event that is cleared while the engine is paused by its owner: nothing is sent."""
+        """An event that is cleared while the owner of the engine pauses it. No request is sent meanwhile."""
         self.running.set()
         self.entry: Server | None = None
-        """The server that takes all requests instead: a router, which places them itself."""
+        """The router that takes all requests, and places them on the servers itself; None without a router."""
         self.on_change: Callable[[], None] = lambda: None
         """Function that is called when the state of a server has changed."""
         self._tie_break = random.Random(0)
@@ -118,7 +118,7 @@ class Pool:
             (self.entry or server).client.abandon()
 
     def least_version(self, server: Server) -> int:
-        """The lowest version that can sample a request which is sent there now."""
+        """The lowest version that may sample a request sent to `server` now."""
         if server is self.entry:
             return min((m.version for m in self.ready), default=-1)
         return server.version
@@ -150,7 +150,7 @@ class Pool:
     async def _patiently(
         self, wait: Callable[[], Awaitable[object]], is_done: Callable[[], bool], timeout_s: float
     ) -> None:
-        """Wait until a server is ready. If one is being started, wait as long as its start may take."""
+        """Wait until `is_done`, for `timeout_s`, or as long as the start of a server may take. EngineError after that."""
         ends_at = time.monotonic() + timeout_s
         while not is_done():
             left_s = max(ends_at, self._expected_by) - time.monotonic()

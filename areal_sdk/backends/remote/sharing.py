@@ -35,7 +35,7 @@ PROBE_EVERY_S = 1.0
 
 
 class Entrance:
-    """The main process's side: tells the nodes the state of the pool."""
+    """The entrance for nodes, in the main process: tells the nodes the state of the pool."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Entrance:
 
 
 class RemoteEngineClient(EngineClient):
-    """Samples from the servers of the main process's engine. States are applied in the order in which they come, and
-    none waits for a server. A server that is new, or at which a request met a fault, is probed in a task of its own,
-    and used once it answers."""
+    """Samples from the servers of the main process's engine. It applies the states that it is told in their order, and
+    waits for no server meanwhile. A task of its own probes a server that is new, or at which a request met a fault:
+    the server is used once it answers."""
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
         super().__init__(info, name=name)
@@ -108,7 +108,7 @@ class RemoteEngineClient(EngineClient):
         self._session = open_session()
         self._sampler: PoolSampler | None = None
         self._following = asyncio.Lock()
-        """A lock that is held while states change, and never while a server is asked something."""
+        """A lock that is held while states of servers change, and never during a call to a server."""
         self._probes: dict[Server, asyncio.Task[None]] = {}
         self._interrupts = BackgroundTasks()
         self._told: dict[str, State] = {}
@@ -120,8 +120,8 @@ class RemoteEngineClient(EngineClient):
         return self._version
 
     async def told(self, state: Mapping[str, Any]) -> None:
-        """Apply the state that the main process tells. A pause has also ended the requests in flight, on each server
-        that answers."""
+        """Apply the state that the main process tells. If the engine is paused, return once no request of ours is in
+        flight on any server that answers."""
         if self._sampler is None:
             self._sampler = self._make_sampler(state)
         if state["is_running"]:
@@ -219,7 +219,7 @@ class RemoteEngineClient(EngineClient):
         self._probes[server] = probe
 
     async def _probe(self, server: Server, model: Path | None) -> None:
-        """Probe a server until it answers, and use it from then on. With a `model`, its properties are asked first."""
+        """Probe a server until it answers, and use it from then on. With a `model`, the probe asks for properties too."""
         refused = ""
         while True:
             try:

@@ -57,7 +57,7 @@ class Supervisor:
         self._left_down: set[Server] = set()
 
     async def watch(self, server: Server) -> None:
-        """Run until cancelled."""
+        """Check a server again and again, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.check_every_s):
@@ -66,7 +66,7 @@ class Supervisor:
             await self.check(server)
 
     async def check(self, server: Server) -> None:
-        """Look once, now."""
+        """Check a server once, now."""
         async with server.care:
             try:
                 await self._look(server)

@@ -46,7 +46,7 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
 def raw_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
     """The tokens that the model read and sampled, turn by turn. Each sampled token has its id, logprob and version.
 
-    A prompt that begins as an earlier turn is shown from there on.
+    If a prompt begins with the tokens of an earlier turn, only the tokens after these are shown.
     """
     episode = record.episode
     yield f"episode {episode.id}  task {episode.task.id}  {record.split}"
@@ -70,7 +70,7 @@ def raw_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
 
 
 def find_decoder(*models: Path | str) -> Decode | None:
-    """Text of token ids, by the first model that is on this disk."""
+    """Function from token ids to text, of the first of `models` whose tokenizer is on this disk; None if none is."""
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import find_model
 
@@ -84,7 +84,7 @@ def find_decoder(*models: Path | str) -> Decode | None:
 
 
 def as_ids(ids: Sequence[int]) -> str:
-    """The text of tokens whose tokenizer is not there."""
+    """The ids as text, for tokens of a model whose tokenizer is not on this machine."""
     return " ".join(map(str, ids)) + " "
 
 
@@ -114,7 +114,7 @@ def _verdict(record: EpisodeRecord) -> str:
 
 
 def _trained(step: int, credit: Credit | None) -> str:
-    """The step that trained it, and its advantage: how much better than expected it was."""
+    """The step that trained the episode, and the advantage of the episode: how much better than expected it was."""
     if credit is None or credit.advantage is None:
         return f"trained in step {step}"
     by_turn = ", ".join("-" if v is None else f"{v:.3g}" for v in credit.by_turn)
@@ -154,7 +154,7 @@ def _message(message: Message) -> str:
 
 
 def _after(record: EpisodeRecord, trajectory: Trajectory) -> str:
-    """The place in another trajectory from which this one goes on. Tokens before it are shown there."""
+    """The place in another trajectory from which `trajectory` goes on. The other one shows the tokens before it."""
     for number, other in enumerate(record.trajectories):
         if other.branch is trajectory.branch.before:
             return f" after the first {trajectory.branch.num_before} of trajectory {number}"

@@ -174,7 +174,7 @@ def _title(run_dir: "RunDir", config: Mapping[str, Any], num_steps: int) -> str:
 
 
 def _lines_of_steps(config: Mapping[str, Any], steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The course of what the run learnt from, and its last step."""
+    """Yield the course of the reward (of the loss in fine-tuning), the last step, and the course of sources and outcomes."""
     from areal_sdk.telemetry.live.terminal import curve
     from areal_sdk.telemetry.metrics import cold_start
 
@@ -276,7 +276,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
 
 
 def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> str:
-    """The age of the view, and what that means."""
+    """The age of the live view, and whether the run hangs or has ended."""
     if run_dir.is_in_use():
         return f"as of {age_s:.0f} s ago" + (": it hangs" if age_s > SILENCE_S else "")
     if total_steps and step >= total_steps:
@@ -365,7 +365,7 @@ def _eval_numbers(evaluation: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _weights(evaluation: dict[str, Any]) -> str:
-    """The versions that were measured: training goes on beside an evaluation."""
+    """The versions that an evaluation measured: several, if training went on beside it."""
     first, last = evaluation.get("from_version"), evaluation.get("to_version")
     return f"v{first}" if first == last else f"v{first}-v{last}"
 

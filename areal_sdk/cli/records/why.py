@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from areal_sdk.records.diagnosis.why import Diagnosis
 
 WIDTH = 10
-"""Characters of the names on the left."""
+"""Width of the column of names on the left, in characters."""
 
 
 @click.command(name="why")

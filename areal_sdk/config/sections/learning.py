@@ -165,7 +165,7 @@ class TrainerSection(Section):
     with fewer. At a checkpoint it takes more if there is room. Default: `ranks`."""
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered inside
-    a machine and only gradients travel between machines; each rank then holds that many times more of the model."""
+    a machine and only gradients travel between machines; each rank then holds `replicas` times as much of the model."""
     sequence_ranks: Positive = 1
     """Neighbouring ranks that share each row of tokens, for sequences that are too long for one rank (Ulysses).
     Divides `ranks`, and the numbers of heads of the model."""
@@ -296,7 +296,7 @@ class AlgorithmSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _refuse_options(cls, values: Any) -> Any:
-        """Name the table that an option belongs to."""
+        """Refuse options of a preset in `[algorithm]`, and name the table that has them."""
         name = (values.get("name") if isinstance(values, Mapping) else None) or "grpo"
         for key in values if isinstance(values, Mapping) else ():
             if not difflib.get_close_matches(key, cls.model_fields):
@@ -326,7 +326,7 @@ class SftSection(Section):
 
     demonstrations: Annotated[str | None, _NO_WARM_UP] = None
     """A file (JSONL, JSON, CSV, Parquet) with a conversation a row: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
-    Instead, an agent file may define `demonstrations()`, which yields the same, or lists of messages."""
+    Instead, an agent file may define `demonstrations()`, which yields such rows, or lists of messages."""
     steps: NonNegative = 0
     """Supervised steps before the first episode; 0: no warm-up."""
     batch: Annotated[Positive, _NO_WARM_UP] = 32

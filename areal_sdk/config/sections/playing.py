@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from areal_sdk.config.root import Config
 
 _CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@|\?")
-"""A password, or a query, in which stores take signatures."""
+"""Pattern of an address with a password, or with a query, in which stores take signatures."""
 
 
 def _place(mirror: str) -> str:
@@ -88,7 +88,7 @@ class RunSection(Section):
     stop_grace_s: Seconds = 600.0
     """Seconds after Ctrl-C or SIGTERM for the current step and the last checkpoint; at the end of a
     run, seconds for its mirror. If a batch system kills the job earlier, set the time that it
-    allows. A second Ctrl-C, at least a second later, waits for none."""
+    allows. A second Ctrl-C, at least a second later, ends the run at once."""
     max_empty_batches: Positive = 10
     """The run ends after this many batches in a row without a gradient: it ends as `solved`,
     `hopeless` (nothing succeeds) or `stuck` (the attempts at each task all earn the same). It is also `solved` after as
@@ -114,7 +114,7 @@ class MixtureSection(Section):
     tasks: str
     """Source of tasks, as the setting `tasks`: a file or a plugin's dataset."""
     eval_tasks: str | None = None
-    """The same for the held-out splits. A plugin's dataset has its own."""
+    """Source of held-out tasks, as `tasks`. A plugin's dataset has held-out splits of its own."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Weight of the source. Its share of the groups is this weight divided by the sum of all weights."""
     name: str = ""

@@ -90,5 +90,5 @@ class ClusterSection(Section):
 
     @property
     def places(self) -> bool:
-        """The launcher places every process of the run, perhaps on other machines."""
+        """Whether the launcher places every process of the run, perhaps on other machines."""
         return self.launcher not in ("local", "torchrun")

@@ -27,7 +27,7 @@ class Quota(Section):
 
 
 def _arms(models: Any) -> Any:
-    """Each name with the weights of the policies that share it. The name of one is short for that one alone."""
+    """Each name with its policies and their weights. A single policy's name is short for that policy with weight 1."""
     if not isinstance(models, Mapping):
         return models
     return {n: {meant: 1.0} if isinstance(meant, str) else meant for n, meant in models.items()}
@@ -52,8 +52,8 @@ class ServeSection(Quota):
     models: Annotated[dict[str, dict[str, float]], BeforeValidator(_arms)] = Field(
         default_factory=dict
     )
-    """Further names of the policies `[policy.NAME]`: `gpt-4 = "trained"`, or several with their weights, of which each
-    session gets one for good: `shop = { base = 1, trained = 1 }`. `"*"` stands for all other names."""
+    """Further names of the policies `[policy.NAME]`: `gpt-4 = "trained"`. A name may stand for several policies with
+    weights, `shop = { base = 1, trained = 1 }`: each session keeps one of them. `"*"` stands for all other names."""
     idle_s: Seconds = 600.0
     """A session ends after this time without a request."""
     reward_wait_s: Seconds = 600.0
@@ -95,5 +95,5 @@ class ServeSection(Quota):
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether there is a run directory."""
+        """Whether the server keeps the sessions, in a run directory."""
         return self.learn or self.record or self.upstream is not None

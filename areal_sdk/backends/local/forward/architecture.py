@@ -77,12 +77,12 @@ class Architecture:
 
     @property
     def kv_width(self) -> int:
-        """Numbers kept per token and layer."""
+        """Number of values that keys and values have for each token and layer."""
         return 2 * self.num_kv_heads * self.head_dim
 
     @property
     def num_parameters(self) -> int:
-        """Weights read to make one token; the tied embedding counts once."""
+        """Number of weights that are read to make one token; a tied embedding counts once."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         inner = self.intermediate_size
         if self.mixture is not None:

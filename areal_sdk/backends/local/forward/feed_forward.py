@@ -79,7 +79,7 @@ class Experts:
         return mixed_TN.to(normed_TN.dtype)
 
     def _route(self, normed_TN: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights of the chosen experts, rounded as transformers does, but kept in float32; and which they are."""
+        """Weights and numbers of the chosen experts. Weights are rounded as transformers rounds them, but kept in float32."""
         probabilities_TE = self.router(normed_TN).softmax(-1, dtype=torch.float32)
         weights_TK, chosen_TK = probabilities_TE.topk(self._num_chosen, dim=-1)
         if self._adds_up_to_one:

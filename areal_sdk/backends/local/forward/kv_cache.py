@@ -26,10 +26,10 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 
 
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros, because masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
+    """Memory filled with zeros, because masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
 
-    On a CPU they are pages of the system, which are zero and cost nothing until they are used. `torch.zeros` writes to
-    all of them: a request of a lone conversation that found an idle engine paid for every row that the engine may have.
+    On a CPU the zeros are fresh pages of the system, which cost nothing until they are used. `torch.zeros` would write
+    to all pages, so that one request on an idle engine would pay for every row that the engine may have.
     """
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
@@ -66,7 +66,7 @@ class KVRows:
 
     @property
     def length(self) -> int:
-        """Tokens that a row holds now."""
+        """Number of tokens for which a row has room now."""
         return self.values.shape[4]
 
     @property
@@ -159,7 +159,7 @@ class PrefixStore:
         return len(self._saved)
 
     def save(self, prefix: SavedPrefix) -> None:
-        """Keep `prefix`, and drop the prefixes that it contains. The oldest are dropped to make room."""
+        """Keep `prefix`, and drop a saved prefix that it begins with. Drop the least recently used ones to make room."""
         key = _sort_key(prefix.tokens)
         for neighbour in self._neighbours(key):
             if neighbour.startswith(key):

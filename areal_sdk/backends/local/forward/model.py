@@ -100,7 +100,7 @@ class Layer:
 
 
 class Model:
-    """Weights and forward. `loader` fills the weights in; `KVRows` holds the past."""
+    """Weights and forward pass. `checkpoint` fills the weights in; `KVRows` holds the past."""
 
     def __init__(
         self, architecture: Architecture, *, device: torch.device, dtype: torch.dtype, packed: bool

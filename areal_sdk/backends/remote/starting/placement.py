@@ -101,12 +101,12 @@ class PlacedServer(RunningServer):
         return all(seen)
 
     async def forget_weights(self) -> None:
-        """Free the weights that its machine has received."""
+        """Free the weights that the server's machine has received."""
         with _engine_errors():
             await self._host.call(ServerHost.forget, timeout_s=CALL_TIMEOUT_S)
 
     async def checkpoint(self, files: Mapping[str, Path | None], *, version: int) -> str:
-        """A directory on its machine with `files`, by name. Files without a path were received."""
+        """A directory on the server's machine with `files`, by name. The machine received the files without a path."""
         paths = {name: None if path is None else str(path) for name, path in files.items()}
         with _engine_errors():
             return await self._host.call(

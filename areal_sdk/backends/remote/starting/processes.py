@@ -57,7 +57,7 @@ class RunningServer(Protocol):
     def signal(self, number: int) -> None: ...
 
     async def stop(self, *, grace_s: float = 5.0) -> None:
-        """Returns when it is gone; safe to call twice."""
+        """End the server. Returns when the server is gone; safe to call twice."""
 
 
 @dataclass(slots=True)
@@ -78,14 +78,14 @@ class ServerProcess:
         return tail(self.log_path)
 
     def signal(self, number: int) -> None:
-        """Signal every process of the server. Nothing is signalled after `stop`: the id may be another's by then."""
+        """Signal every process of the server. After `stop` this does nothing: another process may have its id."""
         if self._is_stopped:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     async def stop(self, *, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL. Returns when it is gone; safe to call twice."""
+        """End the server by SIGTERM, then by SIGKILL. Returns when the server is gone; safe to call twice."""
         self.signal(signal.SIGCONT)  # a stopped process would never see the rest
         self.signal(signal.SIGTERM)
         if not await self._is_gone_within(grace_s):
@@ -109,7 +109,7 @@ def start_process(
 ) -> ServerProcess:
     """Start a server that listens on `port`; it is ready some seconds later (`wait_until_ready`).
 
-    Unless it `outlives_us`, the kernel ends it with the *thread* that called this. So call this in a thread that
+    Unless it `outlives_us`, the kernel ends the server with the *thread* that called this. So call this in a thread that
     lives as long as the server should, such as the event loop's.
     """
     arguments = [*command.arguments]

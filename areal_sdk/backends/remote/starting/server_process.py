@@ -138,7 +138,7 @@ class _Beside(ServerHost):
 
 
 def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:
-    """Make `directory` a directory of links, by name, in place of those that it had."""
+    """Make `directory` a directory of these links, by name. Links that it had before are removed."""
     directory.mkdir(exist_ok=True)
     for former in directory.iterdir():
         if former.name not in links:

@@ -35,7 +35,7 @@ def version_of(run: str, label: str) -> int:
 
 
 class WeightDistributor:
-    """Owns the current version. A server is ready only while it serves that one.
+    """Owns the current version. A server is ready only while it serves the current version.
 
     Labels carry a token of this run, so that weights left behind by another run, or a server that
     was restarted behind our back, are never taken for ours.
@@ -209,7 +209,7 @@ async def _answers(server: Server) -> bool:
 
 
 async def _outcomes(calls: Sequence[Coroutine[None, None, None]]) -> list[EngineError | None]:
-    """Run all to their end. Engine errors are outcomes; any other error is a bug and is raised."""
+    """Run all `calls` to their end. Engine errors are outcomes; any other error is a bug and is raised."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     outcomes: list[EngineError | None] = []
     for result in results:

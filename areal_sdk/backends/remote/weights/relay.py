@@ -29,8 +29,8 @@ PIECE_BYTES = 256 * 2**10
 SILENT_S = 60.0
 """Seconds after which a link that takes no byte is given up."""
 SILENT_MORE_S = 5.0
-"""Additional seconds for each receiver further on, so that the receiver before a silent link reports before it is
-given up itself."""
+"""Additional seconds for each receiver further on, so that the receiver in front of a silent link can report the link
+before it is given up itself."""
 CONNECT_S = 10.0
 """Seconds for a receiver to accept the connection, before any weights are sent."""
 
@@ -48,7 +48,7 @@ class Arrivals:
 def send_file(
     path: Path, name: str, receivers: Sequence[str], *, token: str
 ) -> tuple[str, Arrivals]:
-    """Send a file along the chain of `receivers`, each a `HOST:PORT`. Returns its own crc32, and what arrived."""
+    """Send a file along the chain of `receivers`, each a `HOST:PORT`. Returns the crc32 of the file, and the arrivals."""
     with path.open("rb", buffering=0) as file:
         chain = Chain(name, receivers, size=os.fstat(file.fileno()).st_size, token=token)
         crc, piece = 0, memoryview(bytearray(PIECE_BYTES))
@@ -115,7 +115,7 @@ class Chain:
         return connection
 
     def _give_up(self, error: Exception) -> None:
-        """Give up the bytes on their way. Nothing is known of the receivers further down the chain."""
+        """Stop sending, and note why. The fate of the receivers further down the chain stays unknown."""
         assert self._connection is not None
         self._connection.close()
         self._connection = None

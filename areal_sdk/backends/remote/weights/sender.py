@@ -55,7 +55,7 @@ class SenderCalls(Service, Protocol):
         """Copy the mapped version into the buckets; they keep their memory between versions."""
 
     def handles(self, bucket: int, receivers: int) -> Answer[list[str]]:
-        """Handles of one bucket, one a receiver: each is opened once and counted."""
+        """Handles of one bucket, one for each receiver. A handle can be opened once, since torch counts the openings."""
 
     def join(self, group: WeightGroup) -> Answer[None]:
         """Make the group with one server. The call returns when all ranks of the server have joined."""
@@ -66,7 +66,7 @@ class SenderCalls(Service, Protocol):
     def leave(self, group: str) -> Answer[None]: ...
 
     def checksums(self, names: list[str]) -> Answer[Checksums]:
-        """The hashes a server should report for those of its `names` that we can tell."""
+        """The hashes that a server should report for its parameters `names`, as far as the sender can predict them."""
 
     def canary(self, tokens: Sequence[int], candidates: Sequence[int]) -> Answer[Sequence[float]]:
         """log softmax of the candidates after the canary prompt, by a plain transformers forward."""

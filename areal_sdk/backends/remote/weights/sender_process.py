@@ -75,7 +75,7 @@ class PublishedWeights:
 
     @classmethod
     def open(cls, path: Path, *, dtype: str, base: Path | None = None) -> "PublishedWeights":
-        """The weights at `path`; with `base`, only those that differ from that checkpoint are there."""
+        """The weights at `path`. With `base`, `path` holds only the changed tensors, and the checkpoint `base` the others."""
         weights = cls(None if dtype == "auto" else getattr(torch, dtype))
         if base is not None:
             weights._handles |= _handles_of(base)

@@ -63,8 +63,8 @@ async def swap(
 
 
 async def relabel(server: Server, *, version: int, label: str, mode: InterruptMode) -> None:
-    """Name the same weights as a new version. Requests are held for a moment, so that each token's label is certain:
-    a stream shows a change of label by a retraction."""
+    """Name the same weights as a new version. A server that can retract requests does so for a moment: a retraction in
+    a stream shows from which token the new label counts."""
     async with server.swap_lock:
         if mode == "in_place":
             await server.client.set_label(label)

@@ -197,7 +197,7 @@ class DistributedTransport(Transport):
 
 
 async def both(theirs: Half, ours: Half) -> None:
-    """Run the two halves of a collective. If one fails, nobody waits for the other. The sender's half runs in a
+    """Run the two halves of a collective. If one half fails, nobody waits for the other half. The sender's half runs in a
     thread and ends by the group's own timeout."""
     try:
         async with asyncio.TaskGroup() as halves:

@@ -65,7 +65,7 @@ class Verifier:
     sender: WeightSender
     canary: Canary
     scorer: CanaryScorer | None = None
-    """The trainer's own; default: the sender's plain transformers forward."""
+    """The trainer's own scorer; default: the sender, with a plain forward of transformers."""
     tolerance: float | None = None
     _names: dict[str, list[str]] = field(default_factory=dict)
     """The parameters that each server reports, by address, learned from the server's first answer."""

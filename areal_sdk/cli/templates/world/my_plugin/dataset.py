@@ -7,7 +7,7 @@ from areal_sdk import Task
 
 
 def tasks(split: str, *, count: int = 400, seed: int = 0) -> Iterator[Task]:
-    """`count` sums, a quarter as many to measure on. The splits never share a sum."""
+    """`count` sums to train on, a quarter as many to measure on. The splits never share a sum."""
     is_train = split == "train"
     generator = random.Random(f"{seed} {split}")
     for number in range(count if is_train else max(1, count // 4)):
