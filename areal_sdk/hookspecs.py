@@ -88,8 +88,8 @@ def register_algorithms(register: "Register[Callable[..., object]]") -> None:
 
 @hookspec
 def register_tool_formats(register: "Register[ToolFormat]") -> None:
-    """`register(name, tool_format)` for each form in which models write tool calls: `gateway.tool_format`. A chat
-    template that speaks a registered format finds it by itself."""
+    """`register(name, tool_format)` for each form in which models write tool calls: `gateway.tool_format`. The gateway
+    recognises a registered format in a chat template that uses it."""
 
 
 @hookspec
@@ -121,8 +121,8 @@ def on_run_start(name: str, run_dir: str, settings: Mapping[str, Any]) -> None:
 
 @hookspec
 def on_episode(episode: Episode, dropped: str) -> None:
-    """An episode of training ended. `dropped` is the ledger's reason where it will not be trained,
-    else empty; what was accepted may still become too old, or its group too small.
+    """An episode of training ended. `dropped` is the ledger's reason if the episode will not be trained, else empty. An
+    accepted episode may still become too old, or its group too small.
 
     Observe only; exceptions are reported, not raised.
     """
@@ -135,13 +135,13 @@ def on_step(step: int, metrics: Mapping[str, float]) -> None:
 
 @hookspec
 def on_eval_episode(name: str, split: str, episode: Episode) -> None:
-    """An episode of an evaluation ended; `name` and `split` are those of `on_evaluation`, which follows."""
+    """An episode of an evaluation ended. `on_evaluation` follows later, with the same `name` and `split`."""
 
 
 @hookspec
 def on_evaluation(name: str, split: str, step: int, metrics: Mapping[str, float]) -> None:
-    """Held-out tasks of a run were measured. `name` is `before`, `step-20` or `after`; `step` is the one
-    that made the measured weights. `metrics`: `success`, `reward`, `tasks`, and those by source."""
+    """Held-out tasks of a run were measured. `name` is `before`, `step-20` or `after`; `step` made the weights that
+    were measured. `metrics`: `success`, `reward`, `tasks`, and the same for each source."""
 
 
 @hookspec

@@ -94,7 +94,7 @@ class Contract(pytest.Collector):
 
 
 class ContractTest(pytest.Item):
-    """One thing that the plugin brings; without `item`, that the plugin loads."""
+    """The test of one thing that the plugin brings; without `item`, the test that the plugin loads."""
 
     parent: Contract
 

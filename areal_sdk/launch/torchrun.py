@@ -84,7 +84,7 @@ def rank_name(rank: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one rank: what torchrun starts."""
+    """Run one rank, which torchrun has started."""
     token, rank = os.environ.get(TOKEN_VARIABLE), os.environ.get("RANK")
     if len(arguments) != 1 or not token or rank is None:
         sys.stderr.write(

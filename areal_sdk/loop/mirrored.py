@@ -1,5 +1,5 @@
-"""The mirror of a run (`run.mirror`), as the run sees it. The package areal-sdk-mirror copies, from `list_weights` and
-`list_files` of the run directory; this module says when."""
+"""The mirror of a run (`run.mirror`), as the run sees it. The package areal-sdk-mirror copies what `list_weights` and
+`list_files` of the run directory name; this module says when."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Mirroring:
         self._is_given_up = False
 
     def begin(self) -> None:
-        """Check that the mirror is this run's, and keep it from now on. The run directory must be locked."""
+        """Check that the mirror is this run's, and keep it up to date from now on. The run directory must be locked."""
         self.goes_on = False
         url = self._section.mirror
         if url is None or self._mirror is not None:
@@ -69,7 +69,7 @@ class Mirroring:
 
 @contextmanager
 def mirrored_at_end(mirroring: Mirroring) -> Iterator[None]:
-    """Bring the mirror up to date after the block, in which it begins."""
+    """Bring the mirror up to date after the block. Call `mirroring.begin` inside the block."""
     try:
         yield
     except StoppedAtOnce:

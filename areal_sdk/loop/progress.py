@@ -147,8 +147,8 @@ class Progress:
         self, step: int | None, changes: Sequence[Change], *, plays_again: bool
     ) -> None:
         """Note that the run goes on after `step` and repeats later steps; without a checkpoint it begins anew.
-        `plays_again`: episodes that were not trained by then are played again, which is impossible for those of
-        callers."""
+        `plays_again`: the run plays again the episodes that were not trained by `step`, which it cannot do with those
+        of callers."""
         if lost := self._run_dir.lost_metrics():
             self.say(f"warning: {lost}")
         changed = {change.key: [change.before, change.after] for change in changes}
@@ -271,7 +271,7 @@ class Progress:
         self._served, self._swap_s = version, seconds
 
     def report_state(self, state: RunState, *, waiting: Sequence[str]) -> None:
-        """Note that a step is taken, so that `state` may be saved from now on. It does not hold the waiting groups."""
+        """Note that a step is taken: `state` may be saved from now on. The `waiting` groups are not part of it."""
         self._episodes.mark_taken(state.step, waiting=waiting)
 
     def report_step(
@@ -281,7 +281,7 @@ class Progress:
         metrics: Mapping[str, float],
         credit: Mapping[str, Credit],
     ) -> dict[str, float]:
-        """Report one optimiser step (or label-only update). Returns its numbers, flat."""
+        """Report one step, also one that changed no weights. Returns its numbers, flat."""
         trained = {name: credit.get(name, Credit()) for name in batch.episode_ids}
         self._episodes.mark_trained(trained, step=state.step)
         self._rewards.append(batch.metrics.get("reward"))

@@ -73,7 +73,7 @@ class Start:
 
     run_dir: RunDir
     state: RunState
-    """The state of the run, throughout."""
+    """The state of the run, which the plan updates while the run goes on."""
     progress: Progress
     checkpoint: Path | None = None
     most_ranks: int | None = None
@@ -219,8 +219,8 @@ class BegunRun:
 def begun(training: Training) -> Iterator[BegunRun]:
     """Make and lock the run's directory; after the block, tell the observers how the run ended.
 
-    Ctrl-C leaves the block without an error: the summary then says that it was interrupted. So does the loss of a
-    process after which the run goes on by itself (`run.restarts`), and a change of its ranks.
+    Ctrl-C leaves the block without an error: the summary then says that the run was interrupted. The block also ends
+    without an error if a process is lost and the run goes on by itself (`run.restarts`), or if its ranks change.
     """
     plan, config, run_dir = training.plan, training.plan.config, training.run_dir
     if training.is_planned_once and is_elastic(config):

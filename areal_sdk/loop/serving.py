@@ -204,7 +204,7 @@ class Recorder:
         self._episodes.close()
 
     def opened(self, live: CallerSession) -> None:
-        """Nothing to write yet."""
+        """Do nothing: a session is written when it ends."""
 
     def finished(self, live: CallerSession) -> None:
         if isinstance(live, GatewaySession):

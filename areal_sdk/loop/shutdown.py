@@ -106,7 +106,7 @@ async def _end_tasks() -> set["asyncio.Task[Any]"]:
 
 
 def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log nothing about tasks left behind, because `deadline` has named them."""
+    """Log nothing about tasks left behind: `rollout.agents.deadline` has named those of agents."""
 
 
 def refuse_inside_a_loop() -> None:
@@ -124,12 +124,12 @@ def refuse_inside_a_loop() -> None:
 
 
 _OURS = "areal_sdk_ends_the_run"
-"""The mark of a handler that stands for Ctrl-C."""
+"""Attribute that marks the handlers of `sigterm_as_ctrl_c`."""
 
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
-    """Let SIGTERM do what Ctrl-C does within this block. A program with a handler of its own keeps it.
+    """Let SIGTERM do what Ctrl-C does within this block. A handler that the program has set for SIGTERM stays.
 
     Call the yielded function once the loop runs: by then asyncio has put its own handler in place. Without a loop, do
     not call it. If blocks are nested, the inner one counts until it ends.
@@ -167,8 +167,8 @@ def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def blocking_calls_end() -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C also end the call of an agent that blocks the loop, within this block, and count a signal
-    that comes twice once.
+    """Let Ctrl-C also end the call of an agent that blocks the loop, within this block. A second signal within
+    `SAME_WITHIN_S` is ignored.
 
     Call the yielded function once the loop runs: by then asyncio has put its own handler in place.
     """

@@ -112,8 +112,8 @@ def _from_hub(name: str, *, weights: bool) -> Path:
 
 
 def _num_missing_bytes(fetch: Callable[..., Any]) -> int:
-    """The number of bytes that a download will bring; 0 if all are here. It is also 0 if the hub
-    does not say: the download itself will."""
+    """The number of bytes that a download will bring; 0 if all are here, or if the hub does not answer: the download
+    that follows then raises the error."""
     with suppress(OSError):
         fetch(local_files_only=True)
         return 0

@@ -154,7 +154,7 @@ FINGERPRINT_BYTES = 2**13
 
 
 def fingerprint(directory: Path) -> str:
-    """A digest that tells weights apart, by the names, shapes and ends of all tensors.
+    """A digest that tells weights apart, by the names and shapes of all tensors and the bytes at both ends of each.
 
     Every tensor counts, because merging an adapter changes some tensors and leaves the others alone.
     """
@@ -225,8 +225,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) -> int:
     """Write `weights` as `dtype`, one tensor in memory at a time.
 
-    Returns how many values were too small for float16, and are 0 in the file. ConfigError for a tensor with a
-    value that is too large for it.
+    Returns how many values were too small for float16, and are 0 in the file. ConfigError for a tensor with a value
+    that is too large for float16.
     """
     num_vanished = 0
     num_bytes = {"F32": 4, "BF16": 2, "F16": 2}[dtype]

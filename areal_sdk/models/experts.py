@@ -29,7 +29,7 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The words of a family's checkpoints."""
+    """The names in a family's checkpoints for the parts of its experts."""
 
     block: str
     gate: str

@@ -47,7 +47,7 @@ TRAINED_FAMILIES = (
     "starcoder2",
     "vaultgemma",
 )
-"""`model_type` of config.json."""
+"""The trained families: values of `model_type` in config.json."""
 
 _LAYER_WEIGHT = re.compile(r"\.layers\.\d+\..*?(\w+)\.weight$")
 
@@ -81,7 +81,7 @@ def check_trained(directory: Path) -> None:
 
 
 def check_heads(directory: Path, sequence_ranks: int) -> None:
-    """Raise ConfigError unless as many ranks can share the heads of this checkpoint's attention."""
+    """Raise ConfigError unless `sequence_ranks` ranks can share the heads of this checkpoint's attention."""
     config = read_config(directory)
     heads = config["num_attention_heads"]
     counts = {
@@ -174,7 +174,7 @@ def logit_cap(config: Any) -> float | None:
 
 
 def max_context_of(directory: Path) -> int | None:
-    """The longest context that the model was made for, in tokens; None if it does not say."""
+    """The longest context that the model was made for, in tokens; None if config.json names none."""
     config = read_config(directory)
     own: int | None = (config.get("text_config") or config).get("max_position_embeddings")
     return own

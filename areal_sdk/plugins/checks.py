@@ -56,7 +56,7 @@ def not_callable(item: object) -> str | None:
 
 
 def not_a(kind: type) -> Callable[[object], str | None]:
-    """A check whose result is the problem with an item that must be an instance of `kind`, if any."""
+    """A check for items that must be instances of `kind`. The check returns the problem with an item, or None."""
 
     def check(item: object) -> str | None:
         return None if isinstance(item, kind) else f"must be a {kind.__name__}, not {item!r}"
@@ -98,7 +98,7 @@ def not_an_environment(item: object) -> str | None:
 
 
 def not_a_subclass_of(base: type) -> Callable[[object], str | None]:
-    """A check whose result is the problem with an item that must be a subclass of `base`, if any."""
+    """A check for items that must be subclasses of `base`. The check returns the problem with an item, or None."""
 
     def check(item: object) -> str | None:
         if inspect.isclass(item) and issubclass(item, base):

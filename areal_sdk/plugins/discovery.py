@@ -51,14 +51,14 @@ def installed_plugins() -> list[PluginSource]:
 
 
 def file_plugin(module: ModuleType, path: str | Path) -> PluginSource:
-    """The source of a user's own module, under the file's whole path. Its version is a digest."""
+    """The source of a user's own module. Its path stands for the distribution, and a digest for the version."""
     file = Path(path).absolute()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else "unknown"
     return PluginSource(file.stem, str(file), f"sha256:{digest}", lambda: module)
 
 
 def disabled_names() -> frozenset[str]:
-    """Distributions or entry points that the environment variable switches off."""
+    """Distributions or entry points that the variable `DISABLE_VARIABLE` switches off."""
     listed = os.environ.get(DISABLE_VARIABLE, "").split(",")
     return frozenset(normalise(name) for name in listed if name.strip())
 

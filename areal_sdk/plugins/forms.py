@@ -18,7 +18,7 @@ class ToolFormats(Registry[ToolFormat]):
     """Tool-call formats. A chat template is matched with the formats of plugins before those of the core."""
 
     def get(self, name: str) -> ToolFormat:
-        """The format called `name`. PluginError for one that calls itself otherwise."""
+        """The format called `name`. PluginError for a format whose own name is another."""
         found = super().get(name)
         if found.name != name:
             raise PluginError(
@@ -43,7 +43,7 @@ def not_a_tool_format(item: object) -> str | None:
 
 
 class AgentForms(Registry[AgentForm]):
-    """Forms of agents. A form of a package of this project has the name of the method by which it is known."""
+    """Forms of agents. A form that a package of this project brings is named after the method that its agents have."""
 
     def find(self, item: object) -> str:
         """The name of the form of an agent or of a class of agents; empty if no plugin's form fits.
@@ -72,6 +72,6 @@ class AgentForms(Registry[AgentForm]):
 
 
 def is_of_the_core(item: object) -> bool:
-    """Whether an agent, or a class of agents, is a function or of a class of ours, which the core plays by itself."""
+    """Whether the core plays an agent, or a class of agents, by itself: a function, or a subclass of the SDK's."""
     cls = item if inspect.isclass(item) else type(item)
     return inspect.isroutine(item) or issubclass(cls, (Agent, RolloutWorkflow, Environment))

@@ -115,7 +115,7 @@ class Plugins:
         self.notify = Observers(self._pluggy)
 
     def add(self, source: PluginSource) -> None:
-        """Import and register a plugin. PluginError names it, and none of its items stay registered."""
+        """Import and register a plugin. If that fails, PluginError names the plugin, and no item of it stays."""
         self._sources[source.key] = source
         try:
             plugin = source.load()
@@ -194,9 +194,9 @@ class Plugins:
     ) -> object:
         """The plugin's item with its options checked and bound.
 
-        A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
-        is a factory, since each episode needs a new one, a trainer is one of a `TrainerSetup`, and a launcher
-        (`cluster`) one of a `LauncherSetup`.
+        A reward, an agent or a dataset is ready to call. An engine is an instance. The other kinds are factories: of
+        environments, because each episode needs a new one, of a trainer from a `TrainerSetup`, and of a launcher
+        (`cluster`) from a `LauncherSetup`.
         """
         table = {"agent": "agent", "dataset": f"tasks.{name}"}.get(kind, f"{kind}.{name}")
         registry: Registry[Any] = self._by_table_name()[kind]

@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         self._resolved: dict[str, T] = {}
 
     def register(self, name: str, item: T | str, *, owner: PluginSource) -> None:
-        """Claim `name`. Two owners claiming one name is reported, and neither of them gets it."""
+        """Claim `name`. If two owners claim one name, this is reported, and neither of them gets it."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise PluginError(
                 f"{self.kind} name {name!r}: use letters, digits, '_', '.', '+' and '-'"
@@ -174,7 +174,7 @@ class Registry(Generic[T]):
 def _missing_package(
     what: str, owner: str, error: ModuleNotFoundError
 ) -> ConfigError | PluginError:
-    """Name the pip command when the owner declares the missing package under an extra."""
+    """The error for a missing package. It names the pip command if the owner declares the package under an extra."""
     package = (error.name or "").partition(".")[0]
     extra = _extra_with(owner, package)
     if extra is None:

@@ -110,7 +110,7 @@ class Request:
 
 
 class Channel:
-    """Requests in, answers out, and calls of the main process. A reader thread notices the end.
+    """Requests in, answers out, and calls to the main process. A reader thread notices the end.
 
     Sending blocks while the main process does not read: it always reads, unless it is stopped.
     """
@@ -121,7 +121,7 @@ class Channel:
         """Requests that nobody has taken yet, those of guests included."""
         self._open: dict[int, Request] = {}
         self._calls: dict[int, Future[ChildReply]] = {}
-        """Calls of the main process that have no answer yet."""
+        """Calls of this process to the main process that have no answer yet."""
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
@@ -212,7 +212,7 @@ class Channel:
             self._send(Frame(FrameKind.FAIL, payload=payload))
 
     def admit(self, sock: socket.socket) -> "GuestChannel":
-        """Take requests of one more process too, which has proved that it may ask."""
+        """Take requests also from the process behind `sock`, which has proved that it may ask."""
         guest = GuestChannel(sock, self)
         guest._reader.start()
         return guest
@@ -222,7 +222,7 @@ class Channel:
     def send_answer(
         self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
     ) -> None:
-        """Send an answer, or a part of one. Called by its `Request`.
+        """Send an answer, or a part of one. Called by `request`.
 
         An answer that cannot be encoded raises, and leaves the request open: its caller can still be told.
         """
@@ -326,7 +326,7 @@ class Channel:
 
 
 def error_of(where: str, frame: Frame) -> RemoteError:
-    """The error that a FAIL frame tells. FrameError if it is none."""
+    """The error that a FAIL frame tells. FrameError if the frame tells none."""
     try:
         return RemoteError(where, **frame.payload)
     except TypeError as exc:
@@ -344,7 +344,8 @@ def _settle(answer: "Future[ChildReply] | None", result: ChildReply | ArealError
 
 
 class GuestChannel(Channel):
-    """A connection of a process that is not the main one. Its end cancels its requests, and no more."""
+    """The connection of a process that is not the main one. At its end, only the requests that came by it are
+    cancelled."""
 
     def __init__(self, sock: socket.socket, host: Channel) -> None:
         super().__init__(sock)

@@ -27,13 +27,13 @@ class Body(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of its machine; empty for this one."""
+        """The address of the process's machine; empty for this one."""
 
     @property
     def log_path(self) -> Path: ...
 
     def signal(self, number: int) -> None:
-        """Signal the process and its family. Does nothing if it is gone or on another machine."""
+        """Signal the process and its family. A process that is gone, or out of reach, gets no signal."""
 
     def ask_for_stacks(self) -> None:
         """Make the process write the stack of every thread to its log."""
@@ -74,7 +74,7 @@ class Child:
 
     @property
     def host(self) -> str:
-        """The address of its machine; empty for this one."""
+        """The address of the child's machine; empty for this one."""
         return self._body.host
 
     @property
@@ -229,7 +229,7 @@ class Child:
     def send_answer(
         self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
     ) -> None:
-        """Answer a call of the child, unless the child gave it up. Called by its `Request`.
+        """Answer a call of the child, unless the child gave it up. Called by `request`.
 
         An answer that cannot be encoded raises, and leaves the call open: the child can still be told.
         """

@@ -33,7 +33,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, frame: Frame) -> None:
-        """Queue `frame`; a frame to a peer that is gone is dropped, `on_lost` tells the rest.
+        """Queue `frame`. A frame to a peer that is gone is dropped: `on_lost` tells of the loss.
 
         Do not change its buffers before the peer has answered.
         """

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """The command line of `spawn`: package root, socket, main process's pid, name."""
+    """Run a child that `spawn` started. The arguments: package root, socket, main process's pid, name."""
     _, descriptor, parent, _name = sys.argv[1:5]
     die_with_parent(int(parent))
     sock = socket.socket(fileno=int(descriptor))

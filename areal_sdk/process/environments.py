@@ -44,7 +44,7 @@ def make_environment(
 ) -> Path:
     """The Python of the virtual environment in `directory`. pip makes it once of `packages`, which takes a while.
 
-    `about` names for `say` what the environment is for. If it fails, nothing is left, and the ConfigError quotes pip.
+    `about` names for `say` what the environment is for. If pip fails, nothing is left, and the ConfigError quotes pip.
     """
     with _alone(directory):
         if not (directory / _DONE).is_file():

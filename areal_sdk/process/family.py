@@ -27,7 +27,7 @@ _ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
 
 
 def new_family(env: Mapping[str, str]) -> str:
-    """A name for `FAMILY_VARIABLE` of a process started with `env`; contains the names of its parents."""
+    """A new value of `FAMILY_VARIABLE` for a process started with `env`, which begins with its parent's value."""
     return f"{env.get(FAMILY_VARIABLE, '')}/{uuid.uuid4().hex}"
 
 
@@ -107,7 +107,7 @@ def _bears(pid: int, name: str) -> bool:
 
 
 def _environment(pid: int) -> bytes:
-    """The variables of a process. In the middle of `exec` it shows none, nor a command line: then look again."""
+    """The variables of a process. During `exec` it shows neither variables nor a command line: then look again."""
     for _ in range(_LOOKS_AT_EXEC):
         if found := _read(pid, "environ"):
             return found
@@ -128,7 +128,7 @@ def _read(pid: int, what: str) -> bytes:
 
 
 def num_cores() -> int:
-    """The cores that this process may run on.
+    """The number of cores that this process may run on.
 
     >>> num_cores() >= 1
     True

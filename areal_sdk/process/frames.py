@@ -87,7 +87,7 @@ class FrameError(ArealError, ValueError):
 
 
 def clean_text(text: str) -> str:
-    """`text` as a header can hold it: JSON has no half of a surrogate pair, exceptions may."""
+    """`text` without halves of surrogate pairs, which exceptions may hold and JSON cannot."""
     return text.encode(errors="replace").decode()
 
 
@@ -139,7 +139,7 @@ class FrameDecoder:
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether the stream may not end here."""
+        """Whether a frame has begun and is not complete, so that the stream may not end here."""
         return self._frame is not None or bool(self._header)
 
     def target(self) -> memoryview:

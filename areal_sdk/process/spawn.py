@@ -26,7 +26,7 @@ FAREWELL_S = 5.0
 LOOK_EVERY_S = 0.25
 """Seconds between two looks at the memory of a child that has a limit."""
 _SHARE_OF_LOOKING = 20
-"""Looking takes at most a twentieth of the time, however many processes the machine has."""
+"""Pause after a look at memory, in durations of that look: so looking takes at most a twentieth of the time."""
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"
@@ -160,7 +160,7 @@ class LocalProcess:
         child.ended(ChildExit(code, number, limit=self._limit, last_lines=lines))
 
     async def _keep_limit(self) -> None:
-        """Kill it, with all that it started, once they have too much memory. They may share it with a run."""
+        """Kill the process, with all that it started, once they exceed their limit: a run may need the memory."""
         clock = asyncio.get_running_loop().time
         while self._memory is not None:
             began = clock()

@@ -38,7 +38,7 @@ def gpus_of(device: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The memory of a process with all that it starts.
+    """The most memory that a process may take, with all that it starts.
 
     >>> str(MemoryLimit(64, "a.setting"))
     'memory limit of 64 MB (a.setting)'
@@ -46,7 +46,7 @@ class MemoryLimit:
 
     mb: int
     setting: str
-    """Raises the limit."""
+    """The setting that raises the limit."""
 
     def __str__(self) -> str:
         return f"memory limit of {self.mb} MB ({self.setting})"
@@ -62,9 +62,9 @@ class ProcessSpec:
     """`"package.module:function"`, called as `function(channel, args)`."""
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment of the main process."""
+    """Environment variables of the process, beyond those that it takes over from the main process."""
     threads: int = 1
-    """Threads of its math libraries. More than one collapses when cores are shared."""
+    """Threads of the process's math libraries. More than one makes processes that share cores very slow."""
     reserves: Reservation = Reservation()
     python: str = ""
     """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
@@ -81,7 +81,7 @@ class ProcessSpec:
         return self.name.partition("-")[0]
 
     def environment(self) -> dict[str, str]:
-        """`env`, and the variables that set `threads` for OpenMP, MKL, OpenBLAS and Rust."""
+        """`env`, and the variables that limit each math library to `threads`."""
         libraries = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "RAYON")
         threads = {f"{library}_NUM_THREADS": str(self.threads) for library in libraries}
         return {**threads, **self.env}

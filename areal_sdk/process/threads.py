@@ -61,7 +61,7 @@ class BackgroundTasks:
         self.keep(asyncio.create_task(task, name=name))
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task that somebody awaits for a while only."""
+        """Keep a task, even if whoever awaits it does so for a while only."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -18,7 +18,7 @@ from typing import Any
 from areal_sdk.errors import ConfigError, no_such_file
 
 REGISTERED = "registered:"
-"""Begins the reference of an object that a plugin of another virtual environment registers by name."""
+"""Prefix of a reference to an object that a plugin in another virtual environment registers by name."""
 
 _IMPORT_LOCK = threading.RLock()
 
@@ -54,7 +54,7 @@ def load_user_module(path: Path) -> ModuleType:
 
 
 def refuse_while_importing(what: str) -> None:
-    """Raise ConfigError if the top level of a user's file called this. Each worker that loads the file would call it
+    """Raise ConfigError if the top level of a user's file calls `what`: each worker that loads the file would call it
     again."""
     path = _importing.get()
     if path is not None:

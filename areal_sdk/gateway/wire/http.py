@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _LEAST_LIMIT = 4 * 1024 * 1024
-"""Number of bytes that any body may have. Tools, metadata and escapes are in a body too, whatever the context."""
+"""Smallest limit on a body, in bytes, however short the context is: tools, metadata and escapes need room too."""
 
 _JSON_BYTES = 6
 """Bytes of one character that is written as an escape."""
@@ -39,7 +39,7 @@ UNREAD_BODY_S = 10.0
 """Seconds for which a client may go on sending a body that was answered before it was read."""
 
 _PAUSE_S = 0.02
-"""Seconds between two reads of a body that was answered already, of about 256 kB each. Nobody needs the body, so all
+"""Seconds between two reads, of about 256 kB each, from a body that was answered already. Nobody needs that body, so
 other requests go first."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,7 +56,7 @@ def body_limit(max_context: int, most_characters_a_token: int | None) -> int:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The body. It is refused before it is read if its head says that it is too long, or encoded."""
+    """The body of a request. A body whose headers say that it is too long, or encoded, is refused before it is read."""
     refuse_body(request)
     try:
         if not request.content.is_eof():
@@ -131,7 +131,7 @@ def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
 def guarded(
     handler: Handler, *, errors: Counter[str], error_body: ErrorBody = ApiError.openai_body
 ) -> Handler:
-    """Write errors in the wire format. An unforeseen exception is a 500 without details."""
+    """`handler`, with its errors written in the wire format. An unforeseen exception is a 500 without details."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -154,16 +154,16 @@ def guarded(
 
 
 def _called(request: web.Request) -> str:
-    """The call as the log shows it. The path itself may hold the address of a session, which is a key."""
+    """The call as the log shows it: its route, not its path, which may hold a session's address, and so a key."""
     resource = request.match_info.route.resource
     return f"{request.method} {resource.canonical if resource is not None else 'an unknown path'}"
 
 
 async def _send_and_discard(request: web.Request, response: web.Response) -> None:
-    """Answer, then throw away what still comes of the body, slowly, and close the connection.
+    """Answer, then read the rest of the body slowly, throw it away, and close the connection.
 
-    Most clients stop when they see the answer. Some read nothing before they have sent everything: if
-    their connection broke first, they would see that instead of the answer.
+    Most clients stop when they see the answer. Some read nothing before they have sent everything: if the connection
+    broke first, they would see the break and not the answer.
     """
     response.force_close()
     await response.prepare(request)
@@ -172,7 +172,7 @@ async def _send_and_discard(request: web.Request, response: web.Response) -> Non
 
 
 async def discard_body(request: web.Request) -> None:
-    """Throw away what still comes of a body that was answered, for a while."""
+    """Throw away what still comes of a body that was answered, for up to `UNREAD_BODY_S`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(UNREAD_BODY_S):
             while not request.content.is_eof():
@@ -226,8 +226,8 @@ async def send_events(
 ) -> web.StreamResponse:
     """Send `events` as the response to `request`.
 
-    The status is real: nothing is sent before the first event, so an error up to there is raised here and gets its
-    own status. A later error becomes the last event. It is logged, and counted in `errors`.
+    Nothing is sent before the first event. So an error that comes before it is raised here and sets the status of the
+    response. A later error is sent as the last event, logged, and counted in `errors`.
     """
     feed = _Feed(events)
     task = asyncio.create_task(feed.pump())
@@ -256,7 +256,7 @@ async def send_events(
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """An error that a client may see. An unforeseen exception goes to the log instead."""
+    """The error as the client may see it. Details of an unforeseen exception go to the log alone."""
     if isinstance(error, ApiError):
         return error
     logger.error("a stream failed", exc_info=error)

@@ -18,7 +18,7 @@ class ReplyWriter(Protocol):
     id: str
     """The id that the client sees."""
     requests: Sequence[ChatRequest]
-    """The requests to sample: one, or one a prompt; each brings `num_choices` choices."""
+    """The requests to sample, one for each prompt. Each of them asks for `num_choices` choices."""
     stream: bool
 
     def begin(self, choices: Sequence[Prepared]) -> None:

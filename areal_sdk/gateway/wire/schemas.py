@@ -88,7 +88,7 @@ _SHAPES: dict[str, Schema] = {
     "input": {"anyOf": [_TEXT, _MAPS]},
     "include": _list({"enum": [*INCLUDABLE]}),
 }
-"""Schemas of fields whose inside is read by functions of its own."""
+"""Schemas of fields that hold more than plain values: `_Described` does not see which parts of them are read."""
 
 
 class _Described(Fields):
@@ -141,7 +141,7 @@ class _Described(Fields):
 
 
 _NOBODY: Any = SimpleNamespace(new_reply_id=str)
-"""A session in which nothing is said."""
+"""A stand-in for the session and for the tokenizer: a parser only asks it for the id of a reply."""
 _HI: Schema = {"messages": [{"role": "user", "content": "Hi"}]}
 _SAID: Schema = {"input": "Hi", "instructions": "Be brief."}
 
@@ -210,7 +210,7 @@ def _reply_schemas() -> dict[str, Schema]:
 
 
 def _completion_schemas() -> dict[str, Schema]:
-    """Answers to requests with messages or with text."""
+    """Schemas of the answers to chat requests and to requests with a plain text."""
     message = _object(
         "role content refusal",
         role={"const": "assistant"},
@@ -262,7 +262,7 @@ def _completion_schemas() -> dict[str, Schema]:
 
 
 def _response_schemas() -> dict[str, Schema]:
-    """OpenAI's response and Anthropic's message."""
+    """Schemas of OpenAI's response and of Anthropic's message."""
     item = _object("id type", id=_TEXT, type=_ITEM_TYPES)
     stop_reasons = {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]}
     return {

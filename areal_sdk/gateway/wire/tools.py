@@ -1,7 +1,7 @@
-"""Tools as OpenAI's clients declare them, and calls as they are shown to them.
+"""Tools as OpenAI's clients declare them, and calls of tools as these clients see them.
 
-The policy knows functions alone. A custom tool, whose input is text, is a function of one text to it;
-the name of a tool in a namespace begins with the namespace's.
+The policy knows only functions. It sees a custom tool, whose input is text, as a function of one text, and a tool in a
+namespace under a name that begins with the namespace's name.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -25,7 +25,7 @@ _HOSTED_AND_HARMLESS = ("web_search", "web_search_preview")
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One tool."""
+    """One tool that a request offers."""
 
     tool: Tool
     """The definition that the policy is told."""
@@ -37,7 +37,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class ShownCall:
-    """A call in the client's words."""
+    """A call of a tool as the client sees it."""
 
     name: str
     text: str
@@ -50,7 +50,7 @@ class Toolbox:
     """The tools of one request."""
 
     def __init__(self, offered: Sequence[Offered], raw_inputs: MutableMapping[str, str]) -> None:
-        """`raw_inputs` is that of the session: arguments that were shown as they are, by the id of the call."""
+        """`raw_inputs` is the session's record of malformed arguments, by the id of the call. `shown` adds to it."""
         self.tools: tuple[Tool, ...] = tuple(one.tool for one in offered)
         self._raw_inputs = raw_inputs
         self._by_name: dict[str, Offered] = {}
@@ -101,7 +101,7 @@ class Toolbox:
 
 
 def chat_tools(fields: Fields) -> list[Offered]:
-    """The tools of a chat completion, where a tool's words are nested below its type."""
+    """The tools of a chat completion, each with its fields nested below its type."""
     offered = []
     for index, tool in enumerate(fields.items("tools") or ()):
         param = f"tools[{index}]"
@@ -204,7 +204,7 @@ def custom_arguments(text: str, call_id: str | None, raw_inputs: Mapping[str, st
 
 
 def _input_of(arguments: str) -> str:
-    """The text for a custom tool. Arguments that are more than this text stay as they are."""
+    """The text in the arguments of a custom tool. Arguments of any other form are returned as they are."""
     try:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -18,10 +18,10 @@ from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured
 
 REASONS = ("", "success", "verdicts", "reward", "order")
-"""Reasons that may decide between two measurements, from the first that is asked to the last."""
+"""Reasons why one measurement beats another, in the order in which they are asked."""
 
 MAX_UNJUDGED = 0.1
-"""Share of unjudged episodes that an evaluation may have beyond another's. With more it does not win by its rewards."""
+"""Difference between two shares of judged episodes up to which the rewards decide. Beyond it, the larger share wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Measured:
     """The step that made the weights."""
     success: float
     reward: float | None
-    """None: a run of an earlier version stored only the success."""
+    """Mean reward; None if an earlier version of areal-sdk stored only the success."""
     from_version: int
-    """Version of the weights that were measured: they may have changed under the evaluation."""
+    """Version of the weights when the measurement began. The engine may have had later ones at its end."""
     to_version: int
     by: str = ""
     """The reason why these weights are the best: `success`; `reward`, if the success is equal or says nothing;
@@ -95,10 +95,10 @@ class Measured:
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
-        """Whether these weights are better by success; the reward breaks a tie.
+        """Whether these weights are better by the measure that tells them apart (`decided_by`).
 
-        If both are equal, the weights of the later step win, because they learnt more. Measurements of different
-        kinds cannot be compared: then the later one counts.
+        If success, verdicts and rewards are equal, the weights of the later step are better, because they learnt more.
+        Measurements of different kinds cannot be compared: then these weights count as better.
         """
         if other is None or not self.is_comparable_to(other):
             return True
@@ -146,15 +146,15 @@ class BestWeights:
             shutil.rmtree(leftover, ignore_errors=True)
         self.best = Measured.read(self._best_dir)
         self.waiting = Measured.read(self.waiting_dir)
-        """Weights that looked better than the best while they changed."""
+        """The measurement of weights that looked better than the best, but changed while they were measured."""
 
     def candidate_dir(self, step: int) -> Path:
-        """The directory to which the weights are exported that an evaluation begins with."""
+        """The directory for the export of the weights with which an evaluation begins."""
         return self._best_dir.with_name(_candidate(f"{step:06d}"))
 
     def offer(self, exported: Path, measured: Measured | None) -> None:
-        """Keep `exported` if it is, or may be, the best. Afterwards it is gone. Returns None if nothing was scored.
-        Weights that waited are offered as `waiting_dir`."""
+        """Keep `exported` if it is, or may be, the best. The directory `exported` is gone afterwards. `measured` is
+        None if nothing was scored. To offer the waiting weights, pass `waiting_dir`."""
         if exported == self.waiting_dir:
             self.waiting = None
         if measured is not None:
@@ -185,7 +185,7 @@ class BestWeights:
         self.best = measured
 
     def _note_rival(self, rival: Measured) -> None:
-        """Note that the best weights are no longer the only ones that were measured."""
+        """Note why the best weights beat `rival`, if that reason comes later in `REASONS` than the one noted before."""
         assert self.best is not None
         by = max(self.best.by, rival.decided_by(self.best), key=REASONS.index)
         if by != self.best.by:
@@ -198,7 +198,7 @@ def _candidate(step: str) -> str:
 
 
 def _keep(exported: Path, kept: Path, measured: Measured) -> None:
-    """Put `exported` in the place of `kept`. If the process is killed meanwhile, one of them is still there."""
+    """Put `exported` in the place of `kept`. Even if the process is killed meanwhile, one of the two is still there."""
     write_atomically(exported / MEASURED_FILE, to_json(measured.to_json()))
     old = _set_aside(kept)
     shutil.rmtree(old, ignore_errors=True)

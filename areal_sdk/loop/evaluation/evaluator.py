@@ -44,7 +44,7 @@ class Evaluator:
     """The name, the step and the reports of the latest evaluation of all splits."""
     _running: "asyncio.Task[Reports] | None" = None
     _is_waiting: bool = False
-    """One came due while another ran."""
+    """Whether an evaluation came due while another one ran."""
     _background: "asyncio.TaskGroup | None" = field(default=None, repr=False)
 
     @property
@@ -52,7 +52,7 @@ class Evaluator:
         return self.services.config.eval
 
     async def measure(self, name: str, *, step: int, num_splits: int | None = None) -> Reports:
-        """Evaluate the first splits, or all of them. `step` made the weights that the engine has."""
+        """Evaluate the first `num_splits` splits, by default all. `step` made the weights that the engine has."""
         reports: dict[str, EvalReport] = {}
         for split, held_out in islice(self.tasks.items(), num_splits):
             sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
@@ -140,7 +140,8 @@ class Evaluator:
         )
 
     async def finish(self) -> None:
-        """Wait for the evaluation that runs, and for the one that waits, unless the last weights are measured anyway."""
+        """Wait for the running evaluation. Run the waiting one too, unless `eval.after` follows or success is
+        reached."""
         if self._running is not None:
             await self._running
         if self._is_waiting and not self.section.after and not self.reached:
@@ -149,7 +150,7 @@ class Evaluator:
             await self._running
 
     def tell_temperature(self) -> None:
-        """Say so if evaluations sample at another temperature than training."""
+        """Tell the user if evaluations sample at another temperature than training."""
         ours, trained = self.section.sampling_temperature, self.services.config.rollout.temperature
         if self.tasks and ours != trained:
             self.progress.say(
@@ -157,7 +158,7 @@ class Evaluator:
             )
 
     def tell_of_other_measure(self) -> None:
-        """Say so if the best weights of a resumed run were measured in another way."""
+        """Tell the user if the best weights of a resumed run were measured in another way."""
         if self.best.best is None or not self.tasks:
             return
         now, before = self._measure(), self.best.best.measure

@@ -31,7 +31,7 @@ class KeptEvaluation:
     episodes: EpisodeWriter
 
     def begin(self, agent: str) -> None:
-        """Say that nothing is trained here. The directory of an evaluation that is refused before is removed."""
+        """Record that the evaluation begins. If it is refused before, its directory is removed."""
         self.metrics.log("measure", {"split": self.split, "agent": agent})
 
     def evaluated(self, episode: Episode) -> None:

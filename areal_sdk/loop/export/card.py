@@ -26,7 +26,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The held-out tasks of the run, played on the exported files."""
+    """The figures of the exported files on the held-out tasks of the run."""
 
     reports: Mapping[str, EvalReport] = field(default_factory=dict)
     """Reports by split."""
@@ -45,9 +45,9 @@ class Exported:
     adapter: bool = False
     """Whether only the adapter is exported, without the model."""
     rounding: Rounding | None = None
-    """Effect of rounding on what was learnt, or its effect in bfloat16 if nothing is rounded; None: not known."""
+    """Effect of rounding on what was learnt. Not rounded: the effect that bfloat16 would have. None: not known."""
     is_rounded: bool = False
-    """Whether the weights went through the dtype of `rounding`."""
+    """Whether the weights were rounded, as `rounding` says."""
     num_vanished: int = 0
     """Weights that the dtype turned into 0."""
     figures: Figures = field(default_factory=Figures)
@@ -71,7 +71,7 @@ def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
 
 
 def _whether_trained(choice: Choice) -> str:
-    """The words for weights that were not trained: the best or the last weights of a run may be its first ones."""
+    """The words that tell whether the weights were trained: the best or the last ones of a run may be untrained."""
     if not is_untrained(choice):
         return "trained with areal-sdk"
     when = "as it was before training with areal-sdk"
@@ -300,7 +300,7 @@ def _count(number: int | None) -> str:
 
 
 def _file_name(name: object) -> str:
-    """The name without its directories; of a table of options, the name inside.
+    """The name without its directories. For a table of options, the `name` in the table.
 
     >>> _file_name("/home/me/agents/calculator.py::Calculator"), _file_name("gsm8k")
     ('calculator.py::Calculator', 'gsm8k')

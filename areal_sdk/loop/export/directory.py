@@ -45,7 +45,7 @@ def write_export(
     """Write the weights of `choice` to `directory`, which appears whole or not at all.
 
     `dtype` is by default the dtype that the run evaluated. `adapter` writes the adapter alone, as peft saves it, in
-    place of the merged model. `measure` gets the files as they will be.
+    place of the merged model. `measure` is called with the directory of the finished files, before the card is written.
     """
     check_empty(directory)
     if adapter and not choice.run.read_config().get("trainer", {}).get("lora", {}).get("rank"):
@@ -133,7 +133,7 @@ def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, boo
 
 
 def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> int:
-    """The number of weights that `dtype` turns into 0."""
+    """Write the weights as `dtype`. Returns the number of weights that `dtype` turns into 0."""
     num_vanished = 0
     if stored_dtype(model_dir) == dtype:
         for path in model_dir.glob("*.safetensors"):
@@ -148,7 +148,7 @@ def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> int:
 
 
 def _write_template(directory: Path) -> None:
-    """Have the chat template write tools in the way of the gateway, if it knows none itself."""
+    """Have the chat template write tools as the gateway does, if the template has no place for them."""
     if Renderer.load(directory).weaves_tools:
         store_plain_tools(directory)
 

@@ -69,7 +69,7 @@ class Measurement:
 
     @classmethod
     def of(cls, run: RunDir) -> "Measurement":
-        """Raise ConfigError if the tasks of `run` are not at hand."""
+        """The measurement of `run`. ConfigError if the tasks of the run are not at hand."""
         if given := run.read_call():
             raise ConfigError(f"its {', '.join(given)} were objects given from Python")
         config = parse_config(_measuring(run.read_config()))

@@ -20,7 +20,7 @@ from areal_sdk.records.diagnosis.course import number
 from areal_sdk.telemetry.live.terminal import counted
 
 MOST = 3
-"""Number of times that weights are put back. At the last one the run ends."""
+"""Number of times that weights are put back. The last time also ends the run."""
 FEWEST_STEPS = 10
 """Fewest steps of a run that keeps weights: a shorter run ends before a collapse can be told from chance."""
 
@@ -49,7 +49,8 @@ class CollapseGuard:
         return guard
 
     def _recall(self, saved: Any) -> None:
-        """Go on where a checkpoint was, if what is kept is still there: a later state of the run may have moved it."""
+        """Go on from a checkpoint's state, if the weights that it keeps are still there: later steps may remove
+        them."""
         num_rollbacks = saved.get("num_rollbacks", 0)
         # A run that was spent and is resumed all the same begins to count anew.
         self.num_rollbacks = num_rollbacks if num_rollbacks < MOST else 0
@@ -125,7 +126,7 @@ class CollapseGuard:
         )
 
     def learnt(self, metrics: Mapping[str, float]) -> None:
-        """Note that a step was taken, so that the state which is saved with it holds what was seen."""
+        """Note a step that was taken, and put what the guard has seen into the state that is saved."""
         self.watch.learnt(metrics)
         if self.how != "off":
             self.learner.state.guard = {

@@ -143,7 +143,7 @@ class Learner:
         *,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a checkpoint. Its end, and after it `then`, come beside the next steps."""
+        """Begin a checkpoint. It is finished beside the next steps, and `then` is called after it."""
 
         async def begun() -> None:
             written = await begin()
@@ -183,7 +183,7 @@ async def open_learner(
 ) -> AsyncIterator[Learner]:
     """The learner of a run, whose weights are saved whatever ends the run.
 
-    `failure` returns the error of a service whose end cancelled this block, which Ctrl-C does too.
+    `failure` returns the error of a service if its end cancelled this block, and None if Ctrl-C did.
     """
     assert trainer is not None
     await in_thread(
@@ -201,7 +201,7 @@ async def open_learner(
 
 
 async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> None:
-    """Write the last weights as a model. Says so if their dtype lost most of what was learnt."""
+    """Write the last weights as a model. Tells the user if their dtype lost most of what was learnt."""
     progress.enter("writing the final weights")
     final = run_dir.checkpoints / FINAL
     await learner.trainer.export(final)

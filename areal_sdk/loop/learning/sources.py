@@ -33,7 +33,7 @@ async def play_tasks(
     state: RunState,
     progress: Progress,
 ) -> AsyncIterator[EpisodeSource]:
-    """The agent plays the training tasks."""
+    """The source of episodes in which the agent plays the training tasks."""
     config, rollout = services.config, services.config.rollout
     async with AsyncExitStack() as stack:
         journal, first = await _open_journal(services, state, progress, stack)
@@ -111,7 +111,7 @@ def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
 async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
-    """Follow the episodes of callers, who open sessions at the gateway when they like."""
+    """The source of episodes that callers play, who open sessions at the gateway when they like."""
     callers = services.playing.callers
     announce(services.config, callers.gateway, say=progress.say)
     tasks = CallerTasks()

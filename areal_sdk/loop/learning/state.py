@@ -33,7 +33,7 @@ class RunState:
     warmup_steps: int = 0
     """Steps of the supervised warm-up."""
     step: int = 0
-    """Optimiser steps and label-only updates since the run began."""
+    """Steps since the run began, including steps that changed no weights."""
     train_seconds: float = 0.0
     """Time spent training, evaluation before and after excluded."""
     ledger: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The result of a finished or interrupted run."""
+    """The result of a run that ended or was interrupted."""
 
     run_dir: str
     steps: int
@@ -77,7 +77,7 @@ class RunSummary:
     after: Mapping[str, EvalReport] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
-    """Step at which a resumed run would go on; None: nothing was saved."""
+    """Step after which a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
     """The success of the best weights, and their step; None if none were kept."""
     warnings: Sequence[str] = ()
@@ -148,7 +148,7 @@ class Checkpoints:
         return bool(self.every) and (at_once or step % self.every == 0)
 
     async def begin(self, trainer: Trainer, state: RunState) -> Awaitable[None]:
-        """Begin to save `state`. Await the result: then it is written, and the oldest are forgotten.
+        """Begin to save `state`. Await the result to have the checkpoint written and the oldest ones removed.
 
         A save that fails leaves the earlier checkpoints as they were.
         """
@@ -174,7 +174,7 @@ def step_of(checkpoint: Path) -> int | None:
 
 
 def good_checkpoint(directory: Path, step: int) -> Path:
-    """The checkpoint of weights that the guard keeps, among those of a run."""
+    """The directory in which the guard keeps the weights of `step`."""
     return directory / f"{GOOD}{step:06d}"
 
 
@@ -238,7 +238,7 @@ _NOT_SET = "not set"
 
 
 ENDED_EMPTY = ("solved", "hopeless", "stuck")
-"""Endings of runs whose batches have no gradient any more: all succeed, none does, or siblings earn the same."""
+"""Endings of runs whose batches teach hardly anything any more: all succeed, none does, or siblings earn the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,11 @@ from areal_sdk.types import WeightUpdate
 T = TypeVar("T")
 
 UPDATE_TIMEOUT_S = 1800.0
-"""Deadline of an update of no size, in seconds. It leaves time for an engine that dies to start again, or for a
-server to finish its requests."""
+"""Deadline of a weight update in seconds, without the time for its bytes. Within it an engine that died can start
+again, and a server can finish its requests."""
 SLOWEST_BYTES_PER_S = 5e6
-"""Lowest speed of weights on their way, by which the deadline grows: 140 GB have eight hours. A slow transfer is no
-reason to end a run. Engines have shorter deadlines of their own, whose errors say more. This one is for an engine
-without."""
+"""Lowest speed at which weights may travel. The deadline grows by it: 140 GB have eight hours, since a slow transfer
+must not end a run. Most engines have shorter deadlines, whose errors say more. This one is for the others."""
 
 
 FEW_UPDATES = 10
@@ -129,7 +128,7 @@ class TrainingLoop:
         return ended
 
     async def _take_room(self) -> None:
-        """End with `RanksChange`, after the checkpoint that was begun, if there is room for more ranks."""
+        """End with `RanksChange` if there is room for more ranks, once the latest step is saved."""
         if (change := await self.services.ranks.change()) is not None:
             await self.learner.save()
             await self.evaluator.finish()
@@ -286,7 +285,7 @@ class TrainingLoop:
             self._writing = None
 
     async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
-        """The weights as `version`. If they did not change, only the number is new."""
+        """The update to `version`: the published weights, or the number alone if the weights did not change."""
         if not has_update:
             return WeightUpdate(version, None)
         return await self.learner.trainer.publish(version)
@@ -302,7 +301,7 @@ class TrainingLoop:
         )
 
     async def _deliver(self, update: WeightUpdate) -> None:
-        """Hand `update` to the engine; the gate opens when it has confirmed."""
+        """Hand `update` to the engine. The gate opens once the engine has confirmed the update."""
         began = time.monotonic()
         try:
             what = f"engine: weights v{update.version}"
@@ -325,8 +324,8 @@ MIN_CUT_TIMEOUT_S = 3600.0
 """Shortest deadline of a batch. If its episodes may take longer, so may the batch."""
 
 MAX_SKIPPED_STEPS = 3
-"""Number of steps in a row without a finite gradient that end the run. One bad batch passes; weights that overflow
-stay so."""
+"""Number of steps in a row without a finite gradient that end the run. One bad batch may pass, but weights that
+overflowed do not recover."""
 
 NO_CALLERS_S = 365 * 24 * 3600.0
 """Deadline of a batch in a run that learns from callers, who come when they like: practically none."""
@@ -344,7 +343,7 @@ def cut_timeout_s(config: Config) -> float:
 
 
 def stalled_s(config: Config, *, update_s: float) -> float:
-    """Deadline of a slot in the gate: a batch is cut and trained, and its weights reach the engine."""
+    """Deadline for the gate to open again: until then a batch is cut and trained, and its weights reach the engine."""
     return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s + 2 * update_s
 
 

@@ -92,7 +92,7 @@ class RunPlan:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the tasks stay equally hard: neither callers, nor a curriculum, nor a stream chooses them."""
+        """Whether the tasks stay equally hard: they come from a list or a mixture, and no curriculum chooses them."""
         is_mixed = bool(self.config.mixture) and self.config.curriculum.target is None
         return is_mixed or not (
             self.train_tasks is None or isinstance(self.train_tasks, TaskStream)
@@ -165,7 +165,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
 
 def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
     """The algorithm that the settings name. ConfigError if it could not learn, or if no plugin has the named engine,
-    reward, observer, trainer or algorithm."""
+    reward, observer, trainer, launcher or algorithm."""
     check_engine(config, plugins)
     make_observers(config, plugins)
     reward_specs(config, plugins)
@@ -201,13 +201,13 @@ def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mappin
 
 
 def _asks_for_none(config: Config) -> bool:
-    """Whether a mixture is measured only on what its training tasks bring along."""
+    """Whether the run has a mixture, and neither the run nor a part of the mixture names held-out tasks."""
     asked = (config.eval_tasks, *(part.eval_tasks for part in config.mixture))
     return bool(config.mixture) and not any(asked)
 
 
 async def run_training(plan: RunPlan, start: Start) -> RunSummary:
-    """Train from the start or from its checkpoint."""
+    """Train from the first step, or go on from the checkpoint of `start`."""
     run_dir, state, progress = start.run_dir, start.state, start.progress
     config = plan.config
     model = await in_thread(
@@ -330,8 +330,8 @@ async def _train(
     evaluator: Evaluator,
     progress: Progress,
 ) -> tuple[str, Mapping[str, Any], int | None]:
-    """Take the steps and save the last one. Returns the reason for the end, the fate of every episode, and the step
-    of better weights than the last, if there are any that no evaluation chose."""
+    """Take the steps and save the last one. Returns the reason for the end, the fate of every episode, and, if no
+    evaluation chose weights, the step of kept weights that were better than the last ones."""
     open_source = follow_callers
     if plan.train_tasks is not None:
         open_source = partial(play_tasks, plan.train_tasks)

@@ -57,7 +57,7 @@ def load_demonstrations(section: SftSection, *, program: Program) -> list[Conver
 
 
 def _conversation(given: Any, where: str) -> Conversation:
-    """A list of messages; or a mapping, as in a file, that may have tools too."""
+    """The conversation in `given`: a list of messages, or a mapping, as in a file, that may have tools too."""
     row = given if isinstance(given, Mapping) else {"messages": given}
     try:
         return to_conversation(row, where)

@@ -34,7 +34,7 @@ def device_plan(
     learns: bool = True,
     memories: Sequence[int] = (),
 ) -> Devices:
-    """The plan for GPUs of such sizes, by default for those of this machine. Empty if a launcher or the settings choose."""
+    """The plan for GPUs of these memory sizes, by default this machine's. Empty if a launcher or settings choose."""
     trainer, engine = config.trainer, engine_class(config, plugins)
     if config.cluster.places or ":" in trainer.device or config.policy:
         return NO_DEVICES

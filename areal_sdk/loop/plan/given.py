@@ -22,7 +22,7 @@ _ARGUMENTS = {"train": "tasks", "eval": "eval_tasks"}
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The objects, and the settings that are left."""
+    """The objects that a call from Python gave, and the settings without them."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     agent: object | None = None
@@ -42,7 +42,7 @@ class Given:
 
     @property
     def call(self) -> dict[str, str]:
-        """The arguments that were objects, with the name of the agent."""
+        """The name of the agent, and the arguments that were objects; empty if there were none."""
         named = self.settings.get(
             "agent"
         )  # an environment's name and a command are in the settings
@@ -56,7 +56,7 @@ class Given:
 def read_call(
     agent: object, settings: Mapping[str, Any], tasks: Mapping[str, object] | None = None
 ) -> Given:
-    """`tasks` by split: tasks, dicts, or a name as in the settings; None if there are none."""
+    """The objects and settings of a call. `tasks` has tasks, dicts, a name as in the settings, or None by split."""
     values = dict(settings)
     item = None if agent is None or isinstance(agent, str) else agent
     if isinstance(agent, str):

@@ -61,8 +61,8 @@ def isolated_environment(
     *,
     step_timeout_s: float,
 ) -> AgentSpec:
-    """The spec of an environment in another virtual environment. `isolated` is the same as for rewards. Its workers
-    play whole episodes there. Only the model's answers come from this process."""
+    """The spec of an environment in another virtual environment. `isolated` is the same as for rewards. Workers there
+    play whole episodes, and only the model's answers come from this process."""
     python = _python_for("env", name, isolated, plugins.environments.owners(name))
     checked = _checked(python, "env", name, json.dumps(dict(options)))
     return AgentSpec(

@@ -48,8 +48,8 @@ def mixed(
 
 
 def with_source(task: Task, label: str, *, is_named: bool = False) -> Task:
-    """The task, named after its source. A source that its data names stays; so does a family, unless the part
-    `is_named`: two parts may be two levels of one family."""
+    """The task with `label` before its id, and with a source: that of its data, else its family, else `label`. If the
+    part `is_named`, the family does not count, because two parts may be two levels of one family."""
     source = task.data.get("source") or (label if is_named else task.source or label)
     data: Mapping[str, object] = {**task.data, "source": source}
     return replace(task, id=f"{label}/{task.id}", data=data)

@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 FINAL = "final"
 EXPORTS = (BEST, FINAL, WAITING)
-"""Names of a run's exports, in the order of preference. The last one exists in runs that did not end: weights that
-changed during their evaluation."""
+"""Names of a run's exports, the preferred one first. Only a run that did not end has the last one: weights that changed
+while they were evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class FoundModel:
         return self.tool_formats.reference(self.renderer.tool_format.name)
 
     def of(self, directory: Path, config: Config) -> "FoundModel":
-        """The model in `directory`, which may be this one."""
+        """The model in `directory`: this object, if that is its own directory."""
         if directory == self.directory:
             return self
         return found_model(directory, config, self.tool_formats)
 
 
 def found_model(directory: Path, config: Config, formats: ToolFormats) -> FoundModel:
-    """The model in `directory`, and how the gateway writes and reads its chats."""
+    """The model in `directory`, with the renderer by which the gateway writes and reads its chats."""
     named = config.gateway.tool_format
     renderer = Renderer.load(
         directory,
@@ -87,11 +87,11 @@ def load_renderer(directory: str, tool_format: str) -> Renderer:
 
 
 def find_model(name: str) -> Path:
-    """The directory of model `name`; for a run its best weights, else its last, finished or not.
+    """The directory of model `name`. For a run: its best weights, else its final ones, else its newest checkpoint.
 
-    Weights that wait to be measured again looked best to an evaluation, and come before the last. If the run was
-    interrupted, or if `name` is `RUN/checkpoints/step-N`, the weights of that checkpoint are exported first, once:
-    that takes seconds to minutes.
+    Weights that wait to be measured again, because they looked best to an evaluation, come before a checkpoint. The
+    weights of a checkpoint, also those of `RUN/checkpoints/step-N`, are exported first, once: this takes seconds to
+    minutes.
     """
     refuse_address(name)
     path = Path(name).expanduser()
@@ -285,19 +285,19 @@ def whose_weights(model_dir: Path) -> str:
 
 
 def _is_among_runs(path: Path) -> bool:
-    """Whether `path` is in a directory of runs: `runs/nope` is no id for the hub."""
+    """Whether `path` is in a directory of runs, so that `runs/nope` is not taken for an id of the hub."""
     default = path.parent == Path(RunSection().dir)
     return default or any(path.parent.glob("*/config.toml"))
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether `path` is in a run's checkpoints, or named like one, and is no model."""
+    """Whether `path` is a directory in a run's checkpoints, or named like a checkpoint, and is not a model."""
     is_named = path.parent.name == "checkpoints" or step_of(path) is not None
     return is_named and path.is_dir() and not (path / "config.json").is_file()
 
 
 def _is_newer(checkpoint: Path, export: Path) -> bool:
-    """Whether the run went on after it wrote its final weights."""
+    """Whether the run went on after it wrote `export`, or never wrote it."""
     if not (export / "config.json").is_file():
         return True
     files = [path for path in checkpoint.glob("[!.]*") if path.is_file()]

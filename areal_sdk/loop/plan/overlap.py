@@ -80,7 +80,7 @@ def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins
 
 
 def _shared(held_out: HeldOut, known: Sequence[Task]) -> str:
-    """The number of held-out tasks that are training tasks, and of all held-out tasks; empty if none are."""
+    """The share of held-out tasks that are training tasks, in words (`3 of 20`); empty if none are."""
     num_shared, num_tasks = _num_shared(held_out.tasks, known), len(held_out.tasks)
     if not num_shared:
         return ""

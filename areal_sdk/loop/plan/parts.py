@@ -31,7 +31,7 @@ def make_observers(config: Config, plugins: Plugins) -> None:
 
 
 POLICIES = "policies"
-"""The engine and the trainer of a run with several policies, which have one of the named engine and trainer for each."""
+"""Name of the engine and of the trainer for several policies: each holds one of the chosen kind for every policy."""
 
 
 def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
@@ -44,7 +44,7 @@ def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
 
 
 def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
-    """The class that `engine.name` means, or the one that serves several policies with it."""
+    """The class that `engine.name` means; for several policies, the class that holds one such engine for each."""
     if config.policy:
         return plugins.engines.get(POLICIES)
     return plugins.engines.get(config.engine.kind)
@@ -88,7 +88,7 @@ def make_engine(
 
 
 def _found_policies(config: Config) -> dict[str, PolicySection]:
-    """The policies, each frozen one with the directory of its weights, or an address."""
+    """The policies. Each frozen one has the directory of its weights, or an address, in place of a name."""
     from areal_sdk.loop.plan.models import find_model  # which asks this module for trainers
 
     return {
@@ -194,7 +194,7 @@ def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
 
 
 def has_own_trainer(config: Config) -> bool:
-    """Whether the built-in trainer learns, and not a plugin's."""
+    """Whether the run trains with the built-in trainer, and not with a plugin's."""
     return config.trainer.name == TrainerSection().name
 
 

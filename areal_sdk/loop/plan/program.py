@@ -41,7 +41,7 @@ class Program:
     """The splits whose tasks were given from Python."""
 
     def keep_output(self, directory: Path) -> None:
-        """Keep what a command writes in a log in `directory`, where a run keeps its logs."""
+        """Write the output of the agent's command to a log in `directory`. Agents of other kinds write none."""
         if isinstance(self.agent, CommandAgent):
             self.agent.keep_output(directory)
 

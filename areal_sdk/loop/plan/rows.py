@@ -129,8 +129,8 @@ def _pair(row: Mapping[str, Any], where: str) -> Pair:
 def _without_prompt(
     prompt: tuple[Message, ...], row: Mapping[str, Any], key: str
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The messages before an answer, and the answer alone. Data may repeat the prompt in the answer. If the answer
-    does not, the messages are `prompt` itself. The system message may be missing in one of the two."""
+    """The prompt and the answer alone. Data may repeat the prompt at the start of the answer; without such a repetition
+    the first result is `prompt` itself. One of the two prompts may lack the system message."""
     said = _answer(row[key], key)
     if said[0]["role"] in ANSWERING:
         return prompt, said
@@ -165,7 +165,7 @@ def _alike(one: Sequence[Message], other: Sequence[Message]) -> bool:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """The number of common messages at the start of two whole conversations, up to an answer of each."""
+    """The number of messages that two conversations begin with in common, not counting the last message of each."""
     most = min(len(chosen), len(rejected)) - 1
     return next((i for i in range(most) if not _same(chosen[i], rejected[i])), max(0, most))
 
@@ -191,7 +191,7 @@ def _prompt(row: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _answer(value: Any, key: str) -> tuple[Message, ...]:
-    """A text, a message, or messages that end with the assistant's."""
+    """The messages of an answer, which is a text, a message, or messages that end with the assistant's."""
     if isinstance(value, str):
         value = [{"role": "assistant", "content": value}]
     elif isinstance(value, Mapping):
@@ -210,7 +210,7 @@ def read_messages(value: Any, key: str) -> tuple[Message, ...]:
 
 
 def _read_message(value: Any, what: str) -> Message:
-    """The message as the gateway reads it, in data that a person or a program wrote."""
+    """The message in `value`, read and checked as the gateway does with messages of requests."""
     given = dict(value) if isinstance(value, Mapping) else value
     try:
         message = canonical(parse_message(given, what, {}), where=what)
@@ -224,7 +224,7 @@ def _read_message(value: Any, what: str) -> Message:
 
 
 def _with_weight(message: Message, what: str) -> Message:
-    """The message with a weight that is 0 or 1, or without any. Tables write null where they have none."""
+    """The message with a weight of 0 or 1, or without a weight. Tables write null for a weight that is not given."""
     if WEIGHT not in message:
         return message
     weight = message[WEIGHT]
@@ -259,7 +259,7 @@ def _with_thoughts(message: Message, what: str) -> Message:
 
 
 def _system(row: Mapping[str, Any], messages: Sequence[Message]) -> str:
-    """The column `system`, unless the messages begin with the same."""
+    """The text in the column `system`; empty if the messages begin with a system message of the same text."""
     system = row.get("system") or ""
     if not isinstance(system, str):
         raise BadRowError('"system" is not a text')

@@ -63,7 +63,7 @@ def load_tasks(
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The tasks that an evaluation of a split plays, and the number from which they were drawn."""
+    """The tasks that an evaluation of a split plays, and the number of tasks from which they were drawn."""
 
     tasks: Sequence[Task]
     num_available: int
@@ -87,10 +87,10 @@ def load_held_out(
     say: Callable[[str], None],
     may_lack: bool = False,
 ) -> HeldOut:
-    """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed. Says so if this limit is the
-    default. Files often hold one source after the other, so the first tasks are no sample of the rest. If a generator
-    does not end, the tasks are drawn from its first ones, which is said too. A source without tasks is an error, or
-    is said if it `may_lack` them."""
+    """The held-out tasks of `split`: at most `eval.tasks`, drawn by the run's seed, because files often hold one source
+    after the other. Endless tasks are drawn from the first ones. `say` tells the user that tasks are drawn by a default
+    limit, or from the first ones, or that there are none. A source without tasks is an error unless it `may_lack`
+    them."""
     _check_given_once(program, split, source)
     if source is None and config.mixture and split not in program.given:
         given = _held_out_mixture(config, split, program=program, plugins=plugins)
@@ -127,7 +127,7 @@ def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
 
 
 def _check_given_once(program: Program, split: str, named: object) -> None:
-    """Raise ConfigError if the settings name tasks in place of those that were given from Python."""
+    """Raise ConfigError if the settings name tasks for a split whose tasks were given from Python."""
     if named and split in program.given:
         raise ConfigError(
             f"tasks for {split!r} were given from Python, and the settings name others ({named!r:.200}): "
@@ -144,7 +144,7 @@ class _Given:
     """Gives the tasks, once for each pass."""
     is_finite: bool
     travel_to: str
-    """The part for which tasks travel to another process; empty if there is none."""
+    """The kind of process that tasks are sent to, in words; empty if they stay in this process."""
 
     def begin(self) -> Iterator[Task]:
         """One pass over the tasks, each checked as it is read."""
@@ -219,7 +219,7 @@ def _find(
 
 
 def _traveller(config: Config) -> str:
-    """The part for which tasks travel to another process; empty if there is none."""
+    """The kind of process that tasks are sent to, in words; empty if they stay in this process."""
     if config.rollout.workers:
         return f"an agent's worker (rollout.workers = {config.rollout.workers})"
     if config.rewards:
@@ -311,8 +311,8 @@ def _of_part(
 
 
 def own_held_out(tasks: str | None) -> str | None:
-    """The source of the held-out tasks that belong to a source of tasks: a plugin's dataset, and rows of several splits.
-    A single file has none."""
+    """The source of held-out tasks that belongs to a source of tasks: that source itself if it has several splits, as a
+    plugin's dataset, the hub or a directory may. A single file has none."""
     if tasks is None or is_hub_id(tasks) or has_splits(Path(tasks)):
         return tasks
     return None if _is_file(tasks) else tasks

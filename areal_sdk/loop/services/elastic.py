@@ -11,7 +11,7 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.process.spec import Reservation, gpus_of
 
 LOOK_S = 5.0
-"""Seconds that a checkpoint waits, in all, for room for more ranks."""
+"""Seconds, in all, for which a run looks for more ranks at a checkpoint."""
 
 
 class RanksChange(ArealError):
@@ -31,7 +31,7 @@ class TrainerRanks:
     launcher: Launcher
 
     async def change(self) -> RanksChange | None:
-        """The change to the largest number of ranks above this one for which there is room now, if there is any."""
+        """The change to more ranks: to the largest number for which there is room now; None if there is none."""
         most = self.config.trainer.ranks
         larger = [count for count in self.config.trainer.rank_counts if count > self.num]
 
@@ -69,8 +69,7 @@ def check_finds_room(config: Config, launcher: Launcher) -> None:
 async def choose_ranks(
     config: Config, launcher: Launcher, *, most: int | None, say: Callable[[str], None]
 ) -> TrainerRanks:
-    """The largest allowed number of ranks for which there is room; all ranks if there is room for none of these
-    numbers.
+    """The largest allowed number of ranks for which there is room. Without room for any allowed number, all ranks.
 
     `most` is the number for which there was room when the run ended its processes in order to grow. The engine must
     have its place already. The rollout nodes get theirs later.

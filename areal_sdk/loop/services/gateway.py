@@ -63,7 +63,7 @@ ADDRESS_BACKEND = "upstream"
 
 
 def make_backend(upstream: str, *, plugins: Plugins, api_key: str, max_request_s: float) -> Backend:
-    """The backend that `serve.upstream` names, or the one for its address. ConfigError if none has the name."""
+    """The backend that `serve.upstream` names, or the one for addresses. ConfigError if there is no such backend."""
     name = upstream if upstream in plugins.backends else ADDRESS_BACKEND
     return plugins.backends.get(name)(BackendSettings(upstream, api_key, max_request_s))
 

@@ -101,7 +101,7 @@ async def open_gateways(
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """The entry. `args` as `open_gateways` makes them."""
+    """Run a gateway process. `open_gateways` makes `args`."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -45,7 +45,7 @@ def node_specs(
     info: EngineInfo,
     entrance: EngineEntrance,
 ) -> Callable[[int, Mapping[str, Any]], ProcessSpec]:
-    """Makes the process of a node from its number and the state of the engine's entrance."""
+    """A function that makes a node's process from the node's number and the state of the engine's entrance."""
     agent = program.agent
     common: dict[str, JSON] = {
         "config": config.model_dump(mode="json"),
@@ -66,7 +66,7 @@ def node_specs(
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """The entry. `args` as `node_specs` makes them."""
+    """Run a rollout node. `node_specs` makes `args`."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

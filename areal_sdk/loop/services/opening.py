@@ -52,7 +52,7 @@ class Services:
     playing: PlayingSide
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU time used so far by this process, and by those of the others on this machine."""
+        """CPU seconds that each process of the run on this machine has used so far, by name."""
         return {name: seconds for name, (seconds, _) in self._used().items()}
 
     def parts(self) -> dict[str, Any]:

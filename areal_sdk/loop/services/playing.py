@@ -1,7 +1,7 @@
 """The three ways to have episodes: agents here, agents in nodes, callers of gateway processes.
 
-The settings choose one (`choose_playing`). Its parts that need no engine start together with engine and trainer. It
-opens when the engine samples.
+The settings choose one way (`choose_playing`). The parts of this way that need no engine start together with engine and
+trainer. The way opens once the engine samples.
 """
 
 from abc import ABC, abstractmethod
@@ -49,11 +49,11 @@ class Blueprint:
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """The side where callers come in."""
+    """The gateway that callers reach, and the rewards that judge their episodes."""
 
     gateway: Gateway | GatewayPool
     rewards: RewardPool | None
-    """Judge episodes whose caller posted no reward."""
+    """Workers that judge episodes whose caller posted no reward."""
 
     @property
     def sessions(self) -> ExternalSessions | GatewayPool:
@@ -61,7 +61,7 @@ class Callers:
 
 
 class PlayingSide(ABC):
-    """Episodes, once the engine samples. Each way can do what its place allows."""
+    """Plays episodes once the engine samples. Each way to play has the methods that are possible in its place."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class PlayingSide(ABC):
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Calls that the gateway of this process has at the engine, and those that were answered."""
+        """Numbers of calls of this process's gateway that the engine has now, and that it has answered."""
         return {}
 
     def runner(
@@ -82,7 +82,7 @@ class PlayingSide(ABC):
     def training_runner(
         self, journal: Journal | None
     ) -> AbstractAsyncContextManager[WatchesEpisodes]:
-        """Plays training episodes; nodes triage them too."""
+        """Plays training episodes: `async with` it. Nodes also decide which of them can be trained."""
         raise AssertionError("callers play when they like")
 
     @property
@@ -91,7 +91,7 @@ class PlayingSide(ABC):
 
 
 class WayToPlay(ABC):
-    """A way to play, before the engine is up. There are three."""
+    """One of the three ways to play, before the engine is up."""
 
     async def start(self) -> None:
         """Start what needs no engine."""

@@ -80,7 +80,7 @@ class GuestDoor:
 
 
 async def visit(address: str, *, token: str, name: str, host: str, timeout_s: float) -> Child:
-    """The process `host` that listens at `address`, to be called by the guest `name`."""
+    """Connect to the process `host` at `address` as the guest `name`. Returns the process, ready to be called."""
     sock = await in_thread(
         lambda: _introduced(address, token, name, timeout_s), name=f"visit {host}"
     )

@@ -22,8 +22,8 @@ def connect_and_run(
 ) -> int:
     """Join the run at `address` as `name` and serve its entry; returns this process's exit code.
 
-    The main process may start later than this one, so connecting is tried for `connect_timeout_s`.
-    It may then wait up to `start_timeout_s` for the other processes.
+    The main process may start later than this one, so connecting is tried for `connect_timeout_s`. The main process
+    then has `start_timeout_s` to send the entry, because it waits for the other processes.
     """
     sock = _reach(address, connect_timeout_s)
     notice_dead_peers(sock)

@@ -27,7 +27,7 @@ from areal_sdk.process.threads import BackgroundTasks
 
 
 class _RefusedError(ProcessError):
-    """The peer may not join. Sent to the peer, and listed where a peer is missing."""
+    """The peer may not join. The peer is told why, and the error about a missing peer repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Starter:
 
 
 class RemoteProcess:
-    """The body of a child on another machine. Without its starter all we have is its connection."""
+    """The body of a child on another machine. Without a starter, the connection is all that is known of the process."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Listener:
         return children
 
     async def aclose(self) -> None:
-        """Stop listening, and disconnect waiting processes. Adopted children stay. Idempotent."""
+        """Stop listening, and disconnect waiting processes. Children that were accepted stay. Idempotent."""
         tasks = [self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -268,5 +268,5 @@ class KeptPort:
         self.close()
 
     def close(self) -> None:
-        """A listener keeps its port."""
+        """Give the port back. A process that listens on the port already keeps it."""
         self._socket.close()

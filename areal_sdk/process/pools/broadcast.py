@@ -48,7 +48,7 @@ class Broadcast(Generic[Worker, Latest]):
         self._background = background
         self._say = say
         self._late: set[Worker] = set()
-        """Workers that have not confirmed the latest state, as the user was told."""
+        """Workers that the user was told about, because they have not confirmed the latest state."""
 
     @property
     def is_confirmed(self) -> bool:
@@ -63,14 +63,14 @@ class Broadcast(Generic[Worker, Latest]):
     async def send(self, workers: Iterable[Worker], latest: Latest) -> None:
         """Send the state to every worker, and wait for those that answer in time.
 
-        It is sent to the others until they confirm it, or there is a newer one.
+        Sending to the others goes on until they confirm the state, or there is a newer one.
         """
         self.latest = latest
         self._number += 1
         await self._send_all(workers)
 
     async def catch_up(self, worker: Worker, known: int) -> None:
-        """Send a worker that has just started the state that came after number `known`."""
+        """Send a worker that has just started the latest state, if that came after number `known`."""
         while known != self._number:
             known = self._number
             await self._send_all([worker])

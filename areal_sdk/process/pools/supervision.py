@@ -53,7 +53,7 @@ class Slots(Generic[Worker]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error with which the worker of a slot did not start; None if none failed."""
+        """The error of a worker that could not be started; None if there is none."""
         tasks = (task for task in self._tasks if task.done() and not task.cancelled())
         return next((error for task in tasks if (error := task.exception()) is not None), None)
 
@@ -128,11 +128,7 @@ class RestartPolicy:
 
 
 class Restarts:
-    """The restarts of one child so far.
-
-    while True: await child.exited await asyncio.sleep(restarts.pause_after(f"{child.name} died",
-    log_path=child.log_path)) child = await spawn(child.spec, log_dir=...)
-    """
+    """The restarts of one child so far. When the child dies, wait for `pause_after` seconds, then start it again."""
 
     def __init__(self, policy: RestartPolicy | None = None) -> None:
         self.policy = policy or RestartPolicy()

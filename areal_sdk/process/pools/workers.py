@@ -53,8 +53,8 @@ class WorkerPool:
         python: str = "",
         memory: MemoryLimit | None = None,
     ) -> None:
-        """`spares_cancelled`: a cancelled call ends when its code does, at its deadline at the latest,
-        and the worker is kept. The entry answers `Spared.idle`."""
+        """`spares_cancelled`: a cancelled call goes on to its end, or to its deadline, and the worker is kept. The
+        entry answers `Spared.idle`."""
         self._specs = [
             ProcessSpec(
                 f"{name}-{index}",
@@ -79,7 +79,7 @@ class WorkerPool:
         """Workers that still run a cancelled call."""
         self._is_closed = False
         self.num_replaced = 0
-        """Workers lost to a deadline, a crash or, where it spares none, a cancellation."""
+        """Workers lost to a deadline or a crash, and, unless `spares_cancelled`, to a cancellation."""
 
     @property
     def size(self) -> int:
@@ -104,10 +104,10 @@ class WorkerPool:
         timeout_s: float,
         queue_timeout_s: float = 3600.0,
     ) -> ChildReply:
-        """Run one call on a free worker. Its deadline begins when it has the worker.
+        """Run one call on a free worker. The deadline begins when the call has a worker.
 
-        `RemoteError`: the code raised. `CallTimeoutError`: it was killed at its deadline.
-        `ChildDiedError`: it crashed its worker.
+        `RemoteError`: the code of the call raised. `CallTimeoutError`: the deadline passed, and the worker was killed.
+        `ChildDiedError`: the call crashed its worker.
         """
         index = await self._take_worker(method, queue_timeout_s)
         worker: Child | None = None

@@ -82,8 +82,8 @@ class Programs:
     ) -> ProgramEnd:
         """Run `words` until their end, with the variables `env` added. OSError if they cannot start.
 
-        A cancellation ends the program, with all that it started, before it is passed on. `ended` is called then too:
-        the output of the program says why it took its time.
+        A cancellation ends the program, with all that it started, before the cancellation is passed on. `ended` is
+        called in any case: the output may say why the program took its time.
         """
         family = self.new_family()
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """Programs that are kept between episodes: each is asked one line after another, and answers with a line.
 
-For programs whose start is dear. A program that ends, or whose question is cancelled, is replaced.
+They save the time of a slow start. A program that ends, or whose question is cancelled, is replaced.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WarmPrograms(Generic[T]):
-    """Programs of one command line. `read` makes the answer of a line of output, or None if the line is no answer."""
+    """Programs of one command line, started when they are asked and kept for the next question."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str]) -> None:
         self._words = words
@@ -41,8 +41,8 @@ class WarmPrograms(Generic[T]):
     ) -> T | ProgramEnd:
         """The answer to `line`, or the end of the program if that comes first. OSError: no start.
 
-        `written` gets what the program wrote meanwhile, also when the question is cancelled. A program that has
-        answered goes on, and is given as ended with exit code 0.
+        `read` makes the answer of a line of output; None: the line is no answer. `written` gets what the program wrote
+        meanwhile, also for a cancelled question. A program that has answered goes on: its end there has exit code 0.
         """
         program = await self._take()
         began = time.monotonic()

@@ -23,7 +23,7 @@ class WayToProcess(Protocol):
 
 
 class Client(Generic[S]):
-    """Calls the methods of one contract. Errors are those of the caller that it is made with."""
+    """Calls the methods of one contract through `caller`, whose errors are passed on."""
 
     def __init__(self, caller: WayToProcess) -> None:
         self._caller = caller

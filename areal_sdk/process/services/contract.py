@@ -56,7 +56,7 @@ class Service(Protocol):
 
 
 _FLOATS = ConfigDict(ser_json_inf_nan="strings")
-"""JSON has no NaN and no infinity. As text a field that takes numbers reads them."""
+"""Writes NaN and infinities as text, since JSON has none. A field that takes numbers reads that text."""
 
 
 def _put_beside(item: Buffer, info: SerializationInfo) -> dict[str, int]:
@@ -225,7 +225,7 @@ def _written(adapter: TypeAdapter[Any], value: object) -> tuple[bytes, list[Buff
 
 
 def _plain(item: Any) -> object:
-    """The number that a scalar of numpy is, or an array without axes."""
+    """The plain number in a scalar of numpy, or in an array without axes. TypeError for anything else."""
     if getattr(item, "ndim", None) == 0 and hasattr(item, "item"):
         return item.item()
     raise TypeError(f"a {type(item).__name__} cannot travel as JSON")

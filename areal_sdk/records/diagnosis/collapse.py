@@ -19,27 +19,27 @@ from areal_sdk.records.diagnosis.seen import OF_STEPS, Seen, Standing
 WORSE = 3.0
 """Standard errors by which the last weights of a run are clearly worse than the kept ones."""
 LOST = {3: 0.5, 6: 0.5, 12: 0.4, 24: 0.25}
-"""Share of the level of the kept weights that a collapse loses, for each number of latest batches:
-a shallow loss must last."""
+"""Share of the kept weights' level that a collapse loses, by the number of latest batches that show the loss: a smaller
+loss must last longer."""
 FEWEST = min(LOST)
 FIRST, MOVED = 6, 0.3
-"""Number of batches that measure the weights with which a run begins, and KL in nats of the policy's way that ends
-the measurement."""
+"""Number of batches that measure the weights with which a run begins, and the `Watch.way` after which they are no
+longer those weights."""
 BETTER_IN = 6
 """Number of batches that must be better on average for weights to be worth keeping."""
 PROOF = 3
-"""Number of batches that a candidate must sample itself before it replaces the kept weights: the candidate may be the
-step that fell."""
+"""Number of batches that a candidate must sample before it replaces the kept weights: the step that made the candidate
+may be the one that broke the policy."""
 APART = 10
 """Steps between two candidates: each costs a checkpoint."""
 BETTER, BETTER_BY = 1.5, 0.02
-"""An improvement is clear from this many standard errors on, and from this share of the scale on."""
+"""Number of standard errors, and share of the scale: an improvement is clear if it exceeds both."""
 SURE = 5.0
 """Number of standard errors from which a loss is not chance."""
 SURE_ALARMED = 3.5
 """Number of standard errors that is enough if entropy, truncation or KL show trouble too."""
 REACH = 3.0
-"""Factor by which the way of a policy may be longer than the sum over its steps: each step is measured on a sample."""
+"""Factor by which the KL of all steps together may exceed its estimate, since each step is measured on a sample."""
 JUMP = 0.3
 """KL of a step, in nats a token, from which the step is an alarm: the verdict calls it a jump."""
 FAR = 1.0
@@ -51,7 +51,7 @@ RECENT = 6
 UNKNOWN = 1.0
 """KL that is assumed for a step without a measurement: far enough for any loss."""
 ENOUGH = 8
-"""Number of batches whose differences give the noise. With fewer, the spread within batches is taken."""
+"""Number of batches whose differences give the noise. With fewer, the spread within batches gives it."""
 REMEMBERED = 64
 
 
@@ -71,7 +71,7 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The candidate is no better than what is kept."""
+    """The candidate earned less than the kept weights, so the kept weights stay."""
 
     step: int
 
@@ -98,31 +98,32 @@ Finding = Keep | Proved | Forget | Fall | InVain
 
 @dataclass(slots=True)
 class Watch:
-    """Sees every batch of a run."""
+    """Watches every batch of a run for a collapse, and for weights that are worth keeping."""
 
     needs_alarm: bool = False
     """Whether tasks or their shares change by themselves, so that rewards alone do not prove a fall."""
     kept: Standing | None = None
     num_first: int = FIRST
-    """Number of batches that the level of `kept` still lacks."""
+    """Number of batches that are still needed to measure the level of `kept`."""
     candidate: Standing | None = None
     begun: int = 0
-    """The step of the latest candidate."""
+    """The step before which the latest candidate was taken."""
     spread: float = 0.0
     """The largest spread of the rewards in a batch so far."""
     noise: dict[str, float] = field(default_factory=dict)
     """Noise of each measure before the latest fall."""
     trial: float | None = None
-    """Reward that the next batch must exceed after weights were put back; None at other times."""
+    """Reward that the first batch of restored weights must reach; None if no weights were just restored."""
     batches: list[Seen] = field(default_factory=list)
     """The latest batches, at most `REMEMBERED`, oldest first."""
     since: int = 0
-    """Number of batches since the level of `kept` is known."""
+    """Number of batches since the level of `kept` was measured."""
     way: float = 0.0
-    """The square roots of the KLs of all steps since the kept weights: they add up if the steps go one way."""
+    """Sum of the square roots of the KLs of all steps since the kept weights: squared, the KL if all steps go one
+    way."""
     way_of_candidate: float = 0.0
     jump: float = 0.0
-    """The largest KL of these steps, those of a candidate included."""
+    """The largest KL of a step since the kept weights."""
     before: dict[str, float] = field(default_factory=dict)
     """Metrics of the latest step."""
 
@@ -171,7 +172,7 @@ class Watch:
 
     @classmethod
     def restore(cls, values: Mapping[str, Any], *, needs_alarm: bool = False) -> Self:
-        """Make a watch from the values of `to_json`, or a new one from none."""
+        """A watch from the values of `to_json`; a new watch if there are none."""
         if not values:
             return cls(needs_alarm)
         found = cls(**{**values, "needs_alarm": needs_alarm})
@@ -226,7 +227,7 @@ class Watch:
 
     @staticmethod
     def _last(latest: Sequence[Seen]) -> list[Sequence[Seen]]:
-        """The parts of the latest batches that must all be low: a few batches each, more of them near the end."""
+        """The last batches, which must be low too: each one alone, or together if many batches are looked at."""
         last = latest[-FEWEST:]
         return [[one] for one in last] if len(latest) <= 2 * FEWEST else [last]
 
@@ -245,7 +246,7 @@ class Watch:
         return Fall(self.kept.step, why)
 
     def _prove(self) -> Proved | Forget | None:
-        """Whether the batches that the candidate or later weights sampled are as good as it promised."""
+        """The finding on the candidate: do batches that it or later weights sampled earn as much as the kept ones?"""
         assert self.kept is not None
         assert self.candidate is not None
         candidate = self.candidate
@@ -293,15 +294,16 @@ class Watch:
         return found
 
     def _scale(self, name: str) -> float:
-        """Scale of a loss: the level of the kept weights, or twice the largest spread of rewards. Half of it is a
-        large loss."""
+        """The scale of a loss: the success of the kept weights, or for rewards twice the largest spread in a batch. A
+        loss of half the scale is large."""
         assert self.kept is not None
         if name == "success" and self.kept.success:
             return float(self.kept.success)
         return 2 * self.spread
 
     def _error(self, name: str, width: int) -> float:
-        """The standard error of the difference of the kept weights' batches and the last `width`."""
+        """The standard error of the difference between the kept weights' level and the mean of the last `width`
+        batches."""
         assert self.kept is not None
         return self._noise(name, width) * sqrt(1 / width + 1 / self.kept.num)
 

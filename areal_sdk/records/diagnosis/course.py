@@ -15,15 +15,15 @@ Evaluation = Mapping[str, Any]
 PARTS, LEAST = 6, 3
 """Number of windows in which a run is seen, and the fewest steps of a window."""
 GAIN, GAIN_ERRORS = 0.05, 3.0
-"""Share of the scale, and number of standard errors, by which a rise is a gain."""
+"""Share of the scale, and number of standard errors: a rise is a gain if it exceeds both."""
 LEAN_ERRORS = 2.0
-"""Standard errors up to which a rise proves neither a gain nor chance."""
+"""Number of standard errors from which a rise may be a gain, though it may be chance too."""
 LOSS, LOSS_ERRORS, LOSS_SHARE = 0.1, 4.0, 0.33
-"""Share of the scale, number of standard errors, and share of the gain, by which a drop is a fall."""
+"""Share of the scale, number of standard errors, and share of the gain: a drop is a fall if it exceeds all three."""
 ENTROPY = 2.0
 """An entropy that grew or shrank by this factor is named with a fall."""
 MORE = 1.25
-"""Factor by which the reward must have moved more than the success to be looked at in its place."""
+"""Factor by which the reward must have moved more than the success for the course to be that of the reward."""
 NORMAL = 1.4826
 """The standard deviation of normally distributed values, in units of their median deviation."""
 
@@ -42,7 +42,7 @@ class Course:
 
     @property
     def means(self) -> list[float]:
-        """The mean of each window. The next window begins one step later."""
+        """The mean of each window. Each window begins one step after the window before."""
         return windows(self.values)
 
     @property
@@ -55,7 +55,7 @@ class Course:
 
     @property
     def best(self) -> int:
-        """The place of the best window, and of its first step."""
+        """The index of the best window, which is also the index of its first step."""
         means = self.means
         return means.index(max(means))
 
@@ -148,7 +148,7 @@ def course_of(steps: Sequence[Mapping[str, Any]]) -> Course:
 
 
 def held_out_fall(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The best evaluation of a split and the later ones that are worse by more than chance; empty if the last one is not."""
+    """A split's best evaluation and the later, clearly worse ones; empty if the last evaluation is not among them."""
     for rows in _by_split(evaluations):
         best = max(rows, key=itemgetter("success"))
         later = rows[rows.index(best) :]
@@ -220,8 +220,8 @@ def course_by(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
 
 
 def without_spikes(values: Sequence[float], scale: float) -> list[float]:
-    """`values`, each bounded to `scale` from the median of its neighbours. So one absurd reward in a batch moves the
-    mean of no other step.
+    """`values`, each bounded to `scale` from the median of its neighbours, so that one absurd reward does not decide
+    the mean of its window.
 
     >>> without_spikes([0.1, 0.2, -15.0, 0.2, 0.3], scale=0.5)
     [0.1, 0.2, -0.3, 0.2, 0.3]
@@ -235,7 +235,7 @@ def without_spikes(values: Sequence[float], scale: float) -> list[float]:
 
 
 def _middles(values: Sequence[float]) -> list[float]:
-    """The median of the three values nearest to each value; the value itself if there are fewer.
+    """The median of the three values nearest to each value; the values themselves if there are fewer than three.
 
     >>> _middles([0.5, 30.0, 0.4, 0.3])
     [0.5, 0.5, 0.4, 0.4]

@@ -7,9 +7,9 @@ LIMITS = "rollout.max_turns, rollout.max_new_tokens or rollout.max_episode_token
 SOLVED = 0.95
 """Success from which there is nothing left to learn."""
 CUT = 0.3
-"""Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
+"""Share of the episodes that ran into a limit, or got no reward, above which episodes have no room."""
 LONGER = 1.5
-"""Factor of length from which episodes have grown."""
+"""Factor by which episodes must have become longer to count as grown."""
 
 NOT_THE_POLICY = (
     "look for what changed beside the policy: state that an environment keeps from one episode to the next, a service "

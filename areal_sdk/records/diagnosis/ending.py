@@ -14,7 +14,7 @@ from areal_sdk.telemetry.metrics import last_event
 Row = Mapping[str, Any]
 
 WINDOW_S, FEW_S = 120.0, 5.0
-"""Seconds before the end that are looked at, and seconds below which no course is told."""
+"""Seconds before the end that are looked at, and the fewest of them about which figures are told."""
 STUCK_S, IDLE = 20.0, 0.02
 """Seconds without a sign from which a part is stuck, and share of a core below which a process computes nothing."""
 TOLD = re.compile("note|warning|error|critical|stopping")
@@ -68,7 +68,7 @@ def _stuck(states: Sequence[Row], stood: Sequence[Row]) -> Iterator[str]:
 
 
 def _books_of_silent(row: Row) -> object:
-    """The books of a moment in which episodes run, and none of them asks the model; else False."""
+    """The ledger's counts at a moment when episodes run and none of them asks the model; at any other moment False."""
     is_silent = row["running"] > 0 and row.get("asked") == 0
     return is_silent and [row[name] for name in ("running", "buffered", "trained", "dropped")]
 
@@ -103,7 +103,7 @@ def _course(states: Sequence[Row]) -> Iterator[str]:
 
 
 def _longest(rows: Sequence[Row], sign: Callable[[Row], object]) -> tuple[float, Sequence[Row]]:
-    """The longest time for which `sign` was the same, and not False, with its rows; none below `STUCK_S`."""
+    """The longest stretch of rows with one `sign` other than False, and its seconds; empty below `STUCK_S`."""
     found = [[*same] for value, same in groupby(rows, sign) if value is not False]
     times = [(same[-1]["time"] - same[0]["time"], same) for same in found]
     return max(

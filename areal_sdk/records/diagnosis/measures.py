@@ -31,13 +31,13 @@ class Bounds:
     still: float = 1e-4
     """Median KL of the steps, in nats a token, below which the policy hardly moves, unless many steps add up."""
     near: float = 0.3
-    """Sum of the KL of all steps, in nats a token, above which small steps that go one way add up to a move."""
+    """KL of all steps together, in nats a token, if they all go one way: above it, small steps add up to a move."""
     jump: float = 0.3
     """KL of a single step, in nats a token, above which the policy jumped."""
     cut: float = CUT
     """Share of the episodes that ran into a limit, or got no reward, above which episodes have no room."""
     stale: float = 0.3
-    """Share of the episodes dropped for their age above which samples are too old."""
+    """Share of the episodes that are dropped for their age, above which samples are too old."""
     effective: float = 0.5
     """Median of the effective share of the trained samples (`train/ess`), below which samples are too old."""
     solved: float = SOLVED
@@ -68,7 +68,7 @@ def is_still(kls: Sequence[float]) -> bool:
 def moved(step: Step) -> float | None:
     """The KL by which a step moved the policy; None if the step made no update, or does not tell.
 
-    If it was not measured, the KL to the sampler stands for it, provided that samples are older than the weights.
+    Without a measurement, the KL to the sampler stands for it, provided that samples are older than the weights.
     """
     if not step.get("train/num_updates"):
         return None

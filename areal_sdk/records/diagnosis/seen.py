@@ -20,7 +20,7 @@ OF_STEPS = (
 
 
 def success_over_all(batch: Mapping[str, float]) -> float:
-    """The success over all episodes that ended: one that got no reward is no success.
+    """The success over all episodes that ended: an episode without a reward is no success.
 
     >>> success_over_all({"success": 1.0, "without_reward": 0.75})
     0.25
@@ -35,10 +35,10 @@ class Seen:
     step: int
     """The step that is to train the batch: the weights before it are of step - 1."""
     oldest: int
-    """The step that made the oldest weights which sampled in the batch."""
+    """The step that made the oldest weights from which the batch was sampled."""
     reward: float
     success: float
-    """Success over all episodes: one without a reward is none."""
+    """Success over all episodes: an episode without a reward is no success."""
     spread: float
     groups: float
     episodes: float
@@ -48,11 +48,11 @@ class Seen:
     """KL by which the step before moved the policy, in nats a token; None if it was not measured."""
     kl_behaviour: float
     tokens: float
-    """Trained tokens of an episode."""
+    """Mean number of trained tokens in an episode."""
 
     @classmethod
     def of(cls, step: int, batch: Mapping[str, float], before: Mapping[str, float]) -> Self | None:
-        """Make it from the metrics of the batch and of the step before; None if nothing was scored."""
+        """The batch of `step`, from its metrics and those of the step before; None if nothing was scored."""
         if not batch.get("groups") or batch.get("reward") is None:
             return None
         episodes = batch.get("episodes") or batch["groups"]
@@ -80,7 +80,7 @@ class Standing:
     step: int
     """The step that made the weights."""
     num: int
-    """Batches."""
+    """Number of batches that measured the weights."""
     reward: float
     success: float
     truncated: float

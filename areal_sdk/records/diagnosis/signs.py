@@ -24,7 +24,7 @@ NUM_SAMPLED = 96
 FAR = 1.0
 """Nats by which engine and trainer may differ at a token before the token counts as far off."""
 APART, PART = 4.0, 0.25
-"""Number of deviations, and share of the first level, by which a metric has moved."""
+"""Number of deviations of the noise, and share of the first level, by which a metric must differ from that level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Signs:
 
     @classmethod
     def of(cls, run_dir: RunDir) -> Self:
-        """Read a run directory. A run of 100,000 episodes costs as much as its index."""
+        """Read a run directory. The time grows with the index of its episodes: only a sample of them is read whole."""
         is_evaluation = run_dir.only_measured()
         listed = run_dir.list_episodes()
         found = [one for one in listed if is_evaluation or one.split in LEARNT][::-1]
@@ -131,7 +131,7 @@ class Signs:
         return fmean(values[:width]), fmean(values[-width:])
 
     def moved(self, metrics: Iterable[str]) -> FirstMove | None:
-        """The first of these metrics that moved; None if all are as they were in the first steps."""
+        """The move of the metric that moved first; None if all metrics are as they were in the first steps."""
         found = [moved for name in metrics if (moved := first_move(name, self.points(name)))]
         return min(found, key=lambda one: one.step, default=None)
 
@@ -155,7 +155,7 @@ def first_move(metric: str, points: Points) -> FirstMove | None:
 
 
 def since(points: Points, is_bad: Callable[[float], bool]) -> int:
-    """The first step from which the mean of a few steps is bad; the first step if none is.
+    """The first step from which the mean of a few steps is bad; the first step of all if no mean is.
 
     >>> since([(1, 0.0), (2, 1.0), (3, 0.0), (4, 1.0), (5, 1.0), (6, 1.0)], lambda share: share > 0.9)
     4

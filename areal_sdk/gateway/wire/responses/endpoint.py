@@ -20,7 +20,7 @@ Query = Mapping[str, str]
 
 
 class ResponsesEndpoint(Endpoint):
-    """Answers requests, and keeps what they store for as long as their session lives."""
+    """Answers requests, and keeps the responses that they store until their session ends."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The items of the responses API as chat messages, and a turn's message as items.
+"""Items of the responses API turned into chat messages, and the message of a turn turned into items.
 
-The responses that a session stored, for `previous_response_id` and for retrieval.
+The module also keeps the responses that a session stored, for `previous_response_id` and for retrieval.
 """
 
 import secrets
@@ -24,7 +24,7 @@ def to_messages(
 ) -> list[Message]:
     """Chat messages for `items`. Several items of one answer become one message again.
 
-    `find` looks up items that are only referred to by id; `raw_inputs` are the session's.
+    `find` looks up items that are given only by id. `raw_inputs` is the session's record of malformed arguments.
     """
     messages: list[Message] = []
     answer: Message | None = None
@@ -61,7 +61,7 @@ def _resolve(item: Any, where: str, find: Callable[[str], Item | None]) -> Item:
 
 
 def _answer(messages: list[Message], answer: Message | None) -> Message:
-    """The assistant message that an item belongs to: the open one, or a new one."""
+    """The assistant message that an item belongs to: `answer`, or a new message if `answer` is None."""
     if answer is None:
         answer = {"role": "assistant", "content": None}
         messages.append(answer)
@@ -208,7 +208,7 @@ class ResponseStore:
         return stored
 
     def previous(self, response_id: str) -> StoredResponse:
-        """The response a request continues; a 400 that names the field if it is not here."""
+        """The response that a request continues. If the session does not store it, a 400 that names the field."""
         if response_id not in self._responses:
             raise ApiError(
                 400,
@@ -229,7 +229,7 @@ class ResponseStore:
 
 
 def with_ids(items: list[Any]) -> list[Item]:
-    """Input items as they are listed: each has an id, a type and a status."""
+    """Input items in the form in which they are listed: each with an id, a type and a status."""
     listed = []
     for item in items:
         kind = item.get("type") or "message"

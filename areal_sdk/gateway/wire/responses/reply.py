@@ -7,7 +7,7 @@ The events of a streamed response, in the order that clients rely on.
     output_item.done,
     then completed (or incomplete)
 
-`sequence_number` rises by one with each.
+`sequence_number` rises by one with each event.
 """
 
 import time
@@ -46,7 +46,7 @@ from areal_sdk.types import FinishReason
 
 
 class ResponsesReply:
-    """One response."""
+    """Writes the response to one request, whole or as a stream."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ResponsesReply:
         }
         self._stream_writer = ResponseStream(self._object("in_progress", []), self._call.tools)
         self._sent: list[bytes] = []
-        """The events so far, when the response can be streamed again."""
+        """The events so far, kept only for a response that can be streamed again."""
         self._logprobs: list[dict[str, Any]] = []
 
     def begin(self, choices: Sequence[Prepared]) -> None:
@@ -155,7 +155,7 @@ _CALL_EVENTS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
 }
-"""The kind of event that tells the content of a call, and the name of the content there; by the item's type."""
+"""Kind of event that carries the content of a call, and the field of the event that holds it, by type of call."""
 
 
 class ResponseStream:
@@ -193,7 +193,7 @@ class ResponseStream:
                 pass  # the one is told with the next text, the other by `closing_events`
 
     def closing_events(self, status: str) -> Iterator[bytes]:
-        """End the last item; a response without any gets an empty message."""
+        """End the last item. A response without any item gets an empty message."""
         if self._item is None and not self.output:
             yield from self._open("message")
         yield from self._close_item(status)
@@ -268,7 +268,7 @@ class ResponseStream:
 
 
 def _without_bytes(logprobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Logprobs as events tell them; in items each token has its bytes too."""
+    """Logprobs in the form of events, without the bytes of each token, which only items have."""
     return [
         {
             "token": entry["token"],

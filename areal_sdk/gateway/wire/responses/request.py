@@ -31,7 +31,7 @@ _ACCEPTED = (
 )
 
 _WITHOUT_EFFECT = ("access_programs", "background_options", "context_management", "moderation")
-"""Services of another provider. The answer is the policy's all the same, so a notice is enough."""
+"""Fields that ask for services of OpenAI. The policy answers all the same without them, so a notice is enough."""
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -45,17 +45,17 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Values of `include`. All but the first two concern tools that run at OpenAI, so there is nothing to include here."""
+"""Values of `include`. All but the first two concern images, or OpenAI's own tools, so there is nothing to include."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesCall:
-    """A parsed request to this endpoint."""
+    """A parsed request to `/v1/responses`."""
 
     request: ChatRequest
     stream: bool
     keeps: bool
-    """Store the response."""
+    """Whether the response is stored."""
     background: bool
     input_items: list[Item]
     conversation: tuple[Message, ...]
@@ -68,7 +68,7 @@ class ResponsesCall:
 def parse(
     fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
 ) -> ResponsesCall:
-    """The call that the body of a request asks for. `raw_inputs` are those of the session."""
+    """The call that the body of a request asks for. `raw_inputs` is the session's record of malformed arguments."""
     require(fields.text("model"), "model")
     call = parse_input(fields, store, raw_inputs)
     fields.accept(*_ACCEPTED)
@@ -83,7 +83,7 @@ def parse(
 def parse_count(
     fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
 ) -> ChatRequest:
-    """The same for a request to count its tokens, which needs no model."""
+    """The prompt of a request to count its tokens. Such a request need not name a model."""
     call = parse_input(fields, store, raw_inputs)
     fields.accept("model", "personality", *_ACCEPTED, *_WITHOUT_EFFECT)
     fields.refuse("conversation", "use previous_response_id")
@@ -94,7 +94,7 @@ def parse_count(
 def parse_input(
     fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
 ) -> ResponsesCall:
-    """The messages of the request, and the way to answer them."""
+    """The call, read from the fields that requests for a response and for a count of tokens share."""
     previous, instructions = fields.text("previous_response_id"), fields.text("instructions")
     given = fields.get("input")
     if given is None and previous is None and instructions is None:
@@ -224,7 +224,7 @@ def _parse_text_format(fields: Fields) -> dict[str, Any]:
 
 
 def _chat_format(text_format: dict[str, Any]) -> dict[str, Any]:
-    """The flat format of this API as chat completions nest it."""
+    """The `text.format` of this API, which is flat, nested as in chat completions."""
     if text_format.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": text_format}
     return text_format

@@ -19,7 +19,7 @@ class RunFault:
     cure: str
     """The setting to change, or what to look at."""
     since: int
-    """The step from which it holds; 0 in an evaluation, which has no steps."""
+    """The step from which the fault holds; 0 in an evaluation, which has no steps."""
     evidence: tuple[str, ...] = ()
     """Further figures, each with its step or its episode."""
     first: FirstMove | None = None
@@ -27,7 +27,7 @@ class RunFault:
     warns_early: bool = True
     """Whether the rule can speak before the harm is done. Else it audits a run that already has the fault."""
     costs_time: bool = False
-    """Whether the fault costs time alone: the run learns as well, and later."""
+    """Whether the fault only costs time: the run learns as much, but later."""
 
     def __str__(self) -> str:
         return f"{self.fault}: {self.found}"

@@ -19,30 +19,30 @@ FEWEST_EPISODES = 16
 """Number of episodes below which there is no finding about errors."""
 
 GARBLED_CHARACTERS = 0.05
-"""Share of replacement characters from which a text is garbled."""
+"""Share of replacement characters above which a text is garbled."""
 NGRAM, LONG, REPEATED = 4, 32, 0.7
-"""Length of an n-gram, number of tokens from which they are counted, and share of n-grams that were there before from
-which a text is garbled."""
+"""Length of an n-gram, fewest tokens of a text whose n-grams are counted, and share of repeated n-grams above which the
+text is garbled."""
 GARBLED = 0.3
-"""Share of garbled turns from which the output is."""
+"""Share of garbled turns from which garbled output is a fault of the run."""
 UNTAUGHT = 4.0
-"""Nats of entropy a token in the first step from which a model has not learnt a language: taught ones have one or two."""
+"""Entropy of the first step, in nats a token, above which a model knows no language: trained ones have one or two."""
 
 UNENDED, WORDS = 0.95, 16
-"""Share of the turns without a stop that ran into the limit, if none was stopped otherwise, and number of tokens from
-which a limit does not ask for a word or a digit."""
+"""Share of the turns that the limit must have ended, if no turn stopped by itself, and fewest tokens of the longest
+turn: a lower limit only asks for a word or a digit."""
 UNPARSED, PARSED = 0.3, 0.05
-"""Share of the turns with tools that try a call in vain, and share of the tries that parse, of a broken format."""
+"""Share of the turns with tools that try a call in vain, and share of all tries that parse, if a format is broken."""
 CALL_MARKS = re.compile(
     r"<tool_call|<function|<\|python_tag\||\[TOOL_CALLS\]|\"(?:name|arguments|parameters)\"\s*:"
 )
 """Beginnings of a tool call in the formats of the models that we serve."""
 FORKING = 0.5
-"""Share of the later turns that fork from which a client breaks its own history."""
+"""Share of the later turns (all but the first of an episode) that fork, from which forks are a fault."""
 SILENT = 0.5
-"""Share of the later turns that were told nothing from which an environment is silent."""
+"""Share of the later turns that got only empty messages, from which an environment is silent."""
 FAILING = 0.1
-"""Share of the episodes with an error, in a window of them, from which errors are a fault."""
+"""Share of the episodes that end with the same kind of error, from which this error is a fault."""
 
 FORK_CURES: Mapping[ForkReason, str] = {
     ForkReason.SYSTEM_CHANGED: "keep the system message as it is from call to call: no clock, no counter",
@@ -53,7 +53,7 @@ FORK_CURES: Mapping[ForkReason, str] = {
     ForkReason.THINKING_DROPPED: "send `reasoning_content` back with each assistant message",
     ForkReason.TEMPLATE_UNSTABLE: "the chat template writes earlier turns anew: choose another gateway.tool_format",
 }
-"""The field of the client that makes each fork. Sub-agents and repeated samples fork on purpose."""
+"""The cure for each kind of fork. Sub-agents and repeated samples fork on purpose, and need none."""
 
 ERRORS: Mapping[DropReason, tuple[str, str]] = {
     DropReason.ERROR_AGENT: ("agent errors", "batch/agent_error_share"),
@@ -63,7 +63,7 @@ ERRORS: Mapping[DropReason, tuple[str, str]] = {
 }
 """The fault and the metric of each way to end without a reward."""
 OF_SOURCE = 0.8
-"""Share of the failed episodes of one source from which the source is named."""
+"""Smallest share of the failed episodes for which a single source is named."""
 
 
 def garbled(signs: Signs) -> RunFault | None:
@@ -189,7 +189,7 @@ def silent(signs: Signs) -> RunFault | None:
 
 
 def errors(signs: Signs) -> RunFault | None:
-    """The most frequent way to end without a reward, outside the reward."""
+    """The most frequent kind of error with which episodes ended without a reward."""
     total = len(signs.summaries)
     dropped = (one.dropped for one in signs.summaries)
     counts = Counter(why for why in dropped if isinstance(why, DropReason) and why in ERRORS)
@@ -215,7 +215,7 @@ def errors(signs: Signs) -> RunFault | None:
 
 
 def _by_source(signs: Signs, bad: Sequence[EpisodeSummary]) -> str:
-    """The source of most of the failed episodes, if there are others."""
+    """The source of nearly all failed episodes, in words; empty if there is none, or if all tasks have one source."""
     names = {one.id for one in bad}
     failed = Counter(episode.task.source for episode in signs.failed if episode.id in names)
     known = {episode.task.source for _, episode in signs.sampled} | {*failed}

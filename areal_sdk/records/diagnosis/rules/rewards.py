@@ -14,22 +14,22 @@ from areal_sdk.telemetry import EpisodeSummary
 from areal_sdk.telemetry.episode_index import TEXT_LENGTH
 
 FEWEST_PAIRS = 16
-"""Number of equal answers below which there is no finding about chance."""
+"""Fewest answers given more than once for a finding about chance, and fewest episodes for one about length."""
 NOISY = 0.2
-"""Share of the equal answers with unequal rewards from which the reward is noisy."""
+"""Share of the answers given more than once that earned different rewards, from which the reward is noisy."""
 SAME = 1e-6
 """Difference up to which rewards are equal."""
 BY_LENGTH = 0.5
-"""Correlation of reward and length within groups from which length earns the reward."""
+"""Correlation of reward and length, within groups, from which longer or shorter answers earn more."""
 LENGTH_ALONE = 0.9
-"""Correlation from which nothing but length earns it."""
+"""Correlation of reward and length from which length alone decides the reward."""
 COMPONENT = "batch/outcome/"
 
 
 def noisy(signs: Signs) -> RunFault | None:
     """Equal answers to one task with different rewards.
 
-    Only answers of one turn count, and only whole texts: two games with the same last word may differ in their course.
+    Only episodes of one turn count, and only whole texts: two games with the same last word may differ in their course.
     """
     answers: dict[tuple[str, str, int], list[EpisodeSummary]] = defaultdict(list)
     for one in signs.summaries:
@@ -131,7 +131,7 @@ def _lost(signs: Signs) -> str:
 
 
 def _components(signs: Signs) -> Mapping[str, tuple[float, float]]:
-    """The means of each component in the first and in the last steps."""
+    """The means of each component of the reward in the first and in the last steps."""
     names = {name for step in signs.steps for name in step if name.startswith(COMPONENT)}
     found = {name: signs.ends(name) for name in sorted(names)}
     return {name: ends for name, ends in found.items() if ends is not None}

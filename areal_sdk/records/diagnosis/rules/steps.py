@@ -20,25 +20,25 @@ from areal_sdk.records.diagnosis.verdict import RULES, Need, RunVerdict, too_low
 from areal_sdk.telemetry.live.terminal import counted
 
 DISAGREEMENT = 0.1
-"""Mean |dlogp| at lag 0 that rounding to bfloat16 explains."""
+"""Mean difference between two logprobs of a token at lag 0 that rounding to bfloat16 explains."""
 COLLAPSED, FLAT_FOR = 0.1, 6
-"""Share of the first entropy from which the policy has collapsed, and the fewest steps that it has stayed so."""
+"""Share of the first entropy below which the policy has collapsed, and fewest steps that it must have stayed below."""
 PLATEAU, RUNAWAY = 0.8, 0.5
-"""Success from which a policy has lost its entropy because it knows the answer, and nats a token from the reference that no
-penalty is meant to allow."""
+"""Success from which a policy may lose its entropy, because it knows the answers, and distance from the reference, in
+nats a token, that no penalty is meant to allow."""
 NO_SIGNAL = 0.3
 """Share of groups whose rewards differ: with less at the end, a collapsed policy has little to learn from."""
 SETTLED = 16
-"""Number of steps after which a rate that rises by itself has begun to rise."""
+"""Number of steps after which a rate that rises by itself, as "auto" does, must have risen."""
 RISING = 10.0
 """Factor by which the latest steps move the policy further than the first ones, if the rate rises by itself."""
 OFTEN, LEFT_BEHIND = 32, 0.2
-"""Number of plays of a task from which it may be known by heart, and share by which its success must have left that of
-held-out tasks behind."""
+"""Number of plays of each task from which tasks may be known by heart, and lead in success over held-out tasks that
+shows that they are."""
 TIMES_MORE = 2.0
-"""Factor by which long episodes are dropped more often than short ones."""
+"""Factor by which long episodes must be dropped more often than short ones to be a fault."""
 IDLE, SLOW_S = 0.9, 10.0
-"""Share of its time that one side waits for the other, and seconds of a step from which it matters."""
+"""Share of its time that one side must wait for the other to be a fault, and fewest seconds of a judged step."""
 
 MOVES = {
     Need.SIGNAL: ("batch/uniform_groups", "batch/reward", "train/entropy"),
@@ -48,7 +48,7 @@ MOVES = {
     Need.FRESHNESS: ("train/staleness_mean", "batch/stale_share", "train/ess"),
     Need.STAY: ("train/kl_step", "train/entropy", "batch/sampled_tokens", "batch/success"),
 }
-"""The metrics that each missing need moves."""
+"""The metrics that move if a need is not met, by need."""
 
 
 def disagree(signs: Signs) -> RunFault | None:
@@ -125,8 +125,8 @@ def drift(signs: Signs) -> RunFault | None:
 
 
 def entropy(signs: Signs) -> RunFault | None:
-    """A policy that has one answer left before its tasks are solved. Entropy falls in healthy runs too, so the rule waits until
-    the run has stood still without it."""
+    """A policy that has one answer left before its tasks are solved. Entropy falls in healthy runs too, so the rule
+    waits until the run makes no progress and most groups have equal rewards."""
     points = signs.points("train/entropy")
     if len(points) < 2 * LEAST:
         return None
@@ -215,7 +215,7 @@ def fall(signs: Signs) -> RunFault | None:
 
 
 def held_out(signs: Signs) -> RunFault | None:
-    """Success on held-out tasks that fell while that in training rose. If it fell in training too, the reward is looked at."""
+    """Success on held-out tasks that fell while success in training rose. If both fell, other rules find the fault."""
     verdict = verdict_of(signs.steps, signs.settings, signs.evaluations)
     success = course_by(signs.steps, "success")
     gains = success.values and success.leans_up
@@ -229,7 +229,8 @@ def held_out(signs: Signs) -> RunFault | None:
 
 
 def by_heart(signs: Signs) -> RunFault | None:
-    """Success that rose on the same tasks of training, and not on held-out ones. Easier tasks do not count as a rise."""
+    """Success that rose on often played training tasks, and not on held-out ones. Easier tasks do not count as a
+    rise."""
     for first, last, error in held_out_still(signs.evaluations):
         played: dict[str, list[bool]] = {}
         for one in signs.summaries:
@@ -256,7 +257,7 @@ def by_heart(signs: Signs) -> RunFault | None:
 
 
 def balance(signs: Signs) -> RunFault | None:
-    """One side that waits for the other nearly always. It costs time: the run learns as well."""
+    """One side that waits for the other nearly always. This only costs time: the run learns as much."""
     waits, steps = signs.mean("batch/waited_s"), signs.mean("train/step_s")
     if waits is None or steps is None or len(signs.steps) < BOUNDS.few_steps:
         return None
