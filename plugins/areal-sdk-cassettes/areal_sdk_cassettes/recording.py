@@ -24,9 +24,13 @@ class Recording:
     opening: tuple[Message, ...]
     """The messages before the first answer."""
     answers: tuple[Message, ...]
-    """The assistant's messages after the opening."""
+    """The assistant's messages from the opening to the end."""
+    final_text: str | None
+    """The last answer. None if the recording breaks off before one: nothing tells then what is right."""
+    num_messages: int
+    """Messages from the first to the last answer. What follows, such as thanks, is not played."""
     replies: tuple[tuple[Message, ...], ...]
-    """Messages of the user after each answer without a call; the last answer may have none."""
+    """Messages of the user after each answer without a call but the last."""
     results: Mapping[str, tuple[str, ...]]
     """The results of each call by its meaning, in the order in which they were recorded."""
     tools: tuple[Tool, ...]
@@ -48,19 +52,21 @@ class Recording:
                 f"task {task.id}: its messages have to be a question and then an answer of the assistant"
             )
         tools = tuple(task.data.get("tools") or ()) or tools_from(messages)
+        final = max((at for at, one in enumerate(messages) if _is_final(one)), default=None)
+        end = len(messages) if final is None else final + 1
+        earlier, later = (_results(some, tools) for some in (messages[:first], messages[first:]))
         return cls(
             opening=tuple(
                 {k: v for k, v in one.items() if k != "weight"} for one in messages[:first]
             ),
-            answers=tuple(one for one in messages[first:] if one["role"] == "assistant"),
-            replies=_replies(messages[first:]),
-            results=_results(messages, tools),
+            answers=tuple(one for one in messages[first:end] if one["role"] == "assistant"),
+            final_text=None if final is None else messages[final]["content"],
+            num_messages=end,
+            replies=_replies(messages[first:end]),
+            # A call that the opening made and the model makes again gets what it would get after the opening.
+            results={meaning: found[-1:] for meaning, found in earlier.items()} | later,
             tools=tools,
         )
-
-    @property
-    def final_text(self) -> str:
-        return self.answers[-1].get("content") or ""
 
 
 class Playback:
@@ -141,6 +147,12 @@ def _schema_of(value: object) -> dict[str, Any]:
     return {"type": name} if name else {}
 
 
+def _is_final(message: Message) -> bool:
+    """Whether a conversation may end with this message: a text without a call, which `sft` would teach."""
+    says = message["role"] == "assistant" and message.get("content")
+    return bool(says) and not message.get("tool_calls") and message.get("weight") != 0
+
+
 def _replies(messages: Sequence[Message]) -> tuple[tuple[Message, ...], ...]:
     """The messages of the user between an answer without a call and the next answer."""
     found: list[tuple[Message, ...]] = []
@@ -158,12 +170,14 @@ def _replies(messages: Sequence[Message]) -> tuple[tuple[Message, ...], ...]:
 def _results(messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, tuple[str, ...]]:
     defaults = defaults_of(tools)
     found: dict[str, tuple[str, ...]] = {}
-    open_calls: dict[str | None, str] = {}
+    open_calls: dict[str | None, list[str]] = {}
     for message in messages:
+        asked: dict[str | None, list[str]] = {}  # calls without ids of their own share one
         for call in message.get("tool_calls") or ():
-            open_calls[call.get("id")] = meaning_of(call, defaults.get(call["function"]["name"]))
-        if message["role"] != "tool":
-            continue
-        if meaning := open_calls.pop(message.get("tool_call_id"), None):
+            meaning = meaning_of(call, defaults.get(call["function"]["name"]))
+            asked.setdefault(call.get("id"), []).append(meaning)
+        open_calls |= asked
+        if message["role"] == "tool" and (waiting := open_calls.get(message.get("tool_call_id"))):
+            meaning = waiting.pop(0)
             found[meaning] = (*found.get(meaning, ()), message.get("content") or "")
     return found

@@ -9,7 +9,7 @@ def cassette(episode: Episode) -> Outcome:
     """1.0 for the recorded last answer, letter case and space aside; else 0.0.
 
     An episode whose last message makes a call that is not recorded abstains: nobody knows what the tool would have
-    said, so it is no zero. Metrics: `left_recording`, 1.0 if any call was not recorded, and `recorded_calls`, their
+    said, so it is no zero. So does each episode of a recording without a last answer. Metrics: `left_recording`, 1.0 if any call was not recorded, and `recorded_calls`, their
     share.
     """
     playback = Playback(recording := Recording.of(episode.task))
@@ -20,10 +20,15 @@ def cassette(episode: Episode) -> Outcome:
     metrics = {"left_recording": float(playback.num_unseen > 0)}
     if playback.num_calls:
         metrics["recorded_calls"] = 1.0 - playback.num_unseen / playback.num_calls
-    if ends_unseen or not episode.turns:
-        why = "a call is not in the recording" if ends_unseen else "the model gave no answer"
+    if (final := recording.final_text) is None:
+        why = "the recording breaks off before a last answer: leave it out, or judge it otherwise"
+    elif ends_unseen:
+        why = "a call is not in the recording"
+    else:
+        why = "" if episode.turns else "the model gave no answer"
+    if why or final is None:
         return Outcome(OutcomeKind.ABSTAIN, message=why, metrics=metrics)
-    is_same = _plain(episode.final_text) == _plain(recording.final_text)
+    is_same = _plain(episode.final_text) == _plain(final)
     return Outcome.scored(float(is_same), success=is_same, metrics=metrics)
 
 

@@ -238,6 +238,47 @@ async def test_an_episode_that_comes_back_is_judged_if_the_model_may_go_on() -> 
     )
 
 
+async def test_thanks_at_the_end_of_a_recording_are_not_played() -> None:
+    """Playing them, the model would have to repeat its answer, and a wrong answer would get a second try."""
+    thanked = recorded(user("2 + 2?"), assistant("4"), user("Thanks!"))
+    episode = await run_agent(CassetteEnvironment, thanked, engine=["4"], reward=cassette)
+    assert (len(episode.turns), episode.reward) == (1, 1.0)
+    assert await replay(thanked) == ""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [[], [result("4")], [result("4"), {**assistant("It is fo"), "weight": 0}]],
+    ids=["at the call", "at its result", "in the answer"],
+)
+async def test_nothing_is_right_where_a_recording_breaks_off(end: list[Message]) -> None:
+    broken = recorded(user("?"), assistant(None, ("weather", {"city": "Oslo"})), *end)
+    for says in ("", "It is fo"):
+        episode = await run_agent(CassetteEnvironment, broken, engine=[says], reward=cassette)
+        assert episode.outcome.kind is OutcomeKind.ABSTAIN
+
+
+async def test_a_call_of_the_opening_does_not_answer_a_later_one() -> None:
+    ask = assistant(None, ("order", {"id": 7}))
+    opening = [user("Where?"), {**ask, "weight": 0}, result("packed")]
+    context = {**assistant("It is packed."), "weight": 0}
+    later = [user("And now?"), ask, result("shipped"), assistant("It is shipped.")]
+    assert await replay(recorded(*opening, context, *later, tools=())) == ""
+
+
+async def test_calls_that_share_an_id_get_their_results_in_order() -> None:
+    calls = assistant(None, ("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"}))
+    task = recorded(user("?"), calls, result("4"), result("20"), assistant("Rome."))
+    for message in task.data["messages"]:
+        for call in message.get("tool_calls") or ():
+            call["id"] = "weather"
+        if message["role"] == "tool":
+            message["tool_call_id"] = "weather"
+    assert await replay(task) == ""
+    results = Recording.of(task).results
+    assert list(results.values()) == [("4",), ("20",)]
+
+
 async def test_the_package_passes_the_checks_of_plugins(tmp_path: Path) -> None:
     await check_plugin("areal-sdk-cassettes", tasks=write(tmp_path, OSLO))
 
