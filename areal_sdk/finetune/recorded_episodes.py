@@ -42,6 +42,16 @@ class EpisodeChoice:
             return episode.reward >= self.min_reward
         return episode.reward >= 1.0 if episode.success is None else episode.success
 
+    def admits_policy(self, thread: "Thread") -> bool:
+        """Whether the policy of a conversation did well too, in an episode that did: its opponent may have lost."""
+        turns, outcome = thread.episode.turns, thread.episode.outcome
+        said = turns[thread.learnt[0]]
+        if said.policy in outcome.by_policy:
+            least = 1.0 if self.min_reward is None else self.min_reward
+            return outcome.by_policy[said.policy] >= least
+        is_alone = all(turn.policy == said.policy for turn in turns)
+        return is_alone or said.excluded is not Exclusion.FROZEN_POLICY
+
 
 def best_episodes(run_dir: RunDir, selection: EpisodeChoice) -> list[Episode]:
     """The episodes to imitate, oldest first. If there are none, ConfigError names the cure."""

@@ -71,14 +71,18 @@ class Sources:
         selection = EpisodeChoice(self._section.min_reward, self._section.per_task)
         for episode in best_episodes(run_dir, selection):
             where = f"{run_dir.path}, episode {episode.id}"
+            found_in = threads(episode)
+            chosen = [thread for thread in found_in if selection.admits_policy(thread)]
+            for _ in found_in[len(chosen) :]:
+                found.leave_out("of a policy that did worse, or of a frozen one beside it", where)
             if is_text(episode):
                 for _ in range(num_cut_off(episode)):
                     found.leave_out(CUT_OFF, where)
-                rows = [thread.text() for thread in threads(episode)]
+                rows = [thread.text() for thread in chosen]
                 found.add(render_conversations(rows, self._renderer, max_tokens=self._most))
                 continue
             self._check_same_tokens(run_dir)
-            for thread in threads(episode):
+            for thread in chosen:
                 found.add_if_usable(thread.tokens(), where, max_tokens=self._most)
 
     def _add_contrasts(self, found: Dataset[TokenPair], run_dir: RunDir) -> None:

@@ -41,6 +41,21 @@ def test_the_best_episodes_are_those_that_succeeded(tmp_path: Path) -> None:
     assert [e.final_text for e in best_episodes(run, replace(low, per_task=1))] == ["1+1=2"]
 
 
+@pytest.mark.parametrize("by_policy", [{"white": 1.0, "black": -1.0}, {}])
+def test_an_opponent_is_not_imitated_for_the_others_success(
+    by_policy: dict[str, float], tmp_path: Path
+) -> None:
+    (white,) = sampled("2", 1.0).turns
+    (black,) = sampled("3", 1.0, excluded=True).turns
+    is_frozen = None if by_policy else Exclusion.FROZEN_POLICY
+    turns = (replace(white, policy="white"), replace(black, policy="black", excluded=is_frozen))
+    outcome = Outcome.scored(1.0, by_policy=by_policy)
+    run = run_with(tmp_path / "run", [replace(sampled("2", 1.0), turns=turns, outcome=outcome)])
+    (episode,) = best_episodes(run, choice := EpisodeChoice())
+    learnt = [one.learnt for one in threads(episode) if choice.admits_policy(one)]
+    assert learnt == [(0,)]
+
+
 def test_what_was_measured_is_never_learnt_from(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [sampled("2", 1.0)], split="eval")
     with pytest.raises(ConfigError, match="those of its evaluations do not count"):
