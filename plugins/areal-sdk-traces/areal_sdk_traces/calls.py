@@ -1,5 +1,6 @@
 """Recorded model calls, and the conversations that they add up to."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -46,6 +47,13 @@ class Extra:
     user: str = ""
     tags: tuple[str, ...] = ()
     agent_parents: dict[str, str] = field(default_factory=dict)
+    num_given: Counter[str] = field(default_factory=Counter)
+
+    def add_score(self, name: str, value: float) -> None:
+        """Several scores of one name count with their mean, so their order in the file changes nothing."""
+        self.num_given[name] += 1
+        before = self.scores.get(name, 0.0)
+        self.scores[name] = before + (value - before) / self.num_given[name]
 
 
 def read_calls(

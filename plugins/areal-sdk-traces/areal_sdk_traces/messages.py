@@ -8,7 +8,7 @@ from typing import Any
 
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError
-from areal_sdk_traces.conversation import JSON
+from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT
 from areal_sdk_traces.shapes import dumped, mapping, parsed_or_text, rows_of, text, word
 
 Lost = Callable[[str], None]
@@ -20,6 +20,8 @@ _ROLES = {
     **{"AIMessageChunk": "assistant", "HumanMessageChunk": "user"},
 }
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_ENDS = ("finish_reason", "stop_reason", "done_reason")
+_LIMITS = ("length", "abort", "content_filter", "model_length", "max_tokens", "max_output_tokens")
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 
 
@@ -67,6 +69,26 @@ def read_answer(value: object, lost: Lost, what: str) -> Message:
     if len(answers) != 1 or answers[0]["role"] != "assistant":
         raise BadRowError(f"{what} not one message of the assistant")
     return answers[0]
+
+
+def is_cut_off(said: object) -> bool:
+    """Whether what a call gave says that its answer met a limit, in the words of any provider.
+
+    >>> is_cut_off({"choices": [{"finish_reason": "length"}]}), is_cut_off({"stop_reason": "end_turn"})
+    (True, False)
+    """
+    if isinstance(said, list):
+        return any(map(is_cut_off, said))
+    if not isinstance(said, Mapping):
+        return False
+    ends = (str(said[name]).lower() for name in _ENDS if name in said)
+    return any(end in _LIMITS for end in ends) or any(map(is_cut_off, said.values()))
+
+
+def as_context(answer: Message, lost: Lost) -> Message:
+    """An answer that was cut off."""
+    lost(CUT_OFF)
+    return {**answer, WEIGHT: 0}
 
 
 def _numbered(given: object, index: int, lost: Lost, role: str) -> list[Message]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Place
 from areal_sdk_traces.conversation import (
-    CUT_OFF,
     JSON,
     WEIGHT,
     Conversation,
@@ -15,7 +14,16 @@ from areal_sdk_traces.conversation import (
     finite,
 )
 from areal_sdk_traces.graph import Graph, Origin
-from areal_sdk_traces.messages import Lost, answer_of, call_of, read_message, read_tools, result_of
+from areal_sdk_traces.messages import (
+    Lost,
+    answer_of,
+    as_context,
+    call_of,
+    is_cut_off,
+    read_message,
+    read_tools,
+    result_of,
+)
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, rows_of, text, word, words
 
@@ -123,10 +131,8 @@ def _answer(step: JSON, lost: Lost) -> Message:
         name = text(call.get("function_name"), "the function_name")
         calls.append(call_of(text(call.get("tool_call_id"), "the tool_call_id"), name, arguments))
     message = answer_of(message["content"] or "", calls, word(step, "reasoning_content"))
-    finished = word(mapping(step.get("extra") or {}, "extra"), "finish_reason")
-    is_cut_off = finished in ("length", "abort")
-    if is_cut_off:
-        lost(CUT_OFF)
-    if step.get("is_copied_context") or step.get("llm_call_count") == 0 or is_cut_off:
+    if is_cut_off(step.get("extra")):
+        message = as_context(message, lost)
+    if step.get("is_copied_context") or step.get("llm_call_count") == 0:
         message[WEIGHT] = 0
     return message

@@ -11,9 +11,12 @@ from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate, Place
 from areal_sdk_traces.conversation import JSON, Conversation, Link, Relation
 from areal_sdk_traces.graph import Graph, Origin
-from areal_sdk_traces.messages import read_message
+from areal_sdk_traces.messages import as_context, is_cut_off, read_message
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, rows_of, text, word
+
+_STOPPED = "[Request interrupted by user]"
+"""The words of Claude Code after an answer that the user stopped in the middle."""
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class _Turn:
     agent: str = ""
     is_summary: bool = False
     is_result: bool = False
+    is_cut_off: bool = False
+    """The answer met a limit, or the user stopped it."""
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
@@ -83,12 +88,15 @@ def _take(
             text(message.get("id"), "the message's id"), _Turn(kind, parent, session)
         )
         turn.model = word(message, "model") or turn.model
+        turn.is_cut_off |= is_cut_off({"stop_reason": message.get("stop_reason")})
     elif is_result and above is not None and above.is_result:
         turn = above
     elif is_result and above is not None:
         turn = results.setdefault(id(above), _Turn(kind, parent, session, is_result=True))
     else:
         turn = _Turn(kind, parent, session)
+        if above is not None and any(one.get("text") == _STOPPED for one in blocks):
+            above.is_cut_off |= above.role == "assistant"
     turn.blocks += blocks
     turn.places.append(row.place)
     turn.agent = word(value, "agentId") or ("sidechain" if value.get("isSidechain") else "")
@@ -108,7 +116,10 @@ def _conversations(turns: dict[str, _Turn], book: Book) -> Iterator[Conversation
         part = turn.agent if not turn.is_summary else f"summary {turn.places[0].line}"
         graph = graphs.setdefault((turn.session, _root_part(turn, turns, part)), Graph(book))
         for message in said:
-            answer = message if message["role"] == "assistant" else None
+            if turn.is_cut_off:
+                message = as_context(message, lost)
+            is_answer = message["role"] == "assistant" and not turn.is_cut_off
+            answer = message if is_answer else None
             prompt = before if answer else [*before, message]
             graph.add(prompt, answer, places=turn.places, model=turn.model)
             before = [*before, message]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import read_answer, read_messages, read_tools
+from areal_sdk_traces.messages import as_context, is_cut_off, read_answer, read_messages, read_tools
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import (
     mapping,
@@ -79,7 +79,7 @@ def _score(row: Row, value: JSON, extras: dict[str, Extra], book: Book) -> None:
     if number is None:
         book.write(row.place, Fate.PART_LOST, f"the score {value.get('name')!r} is no number")
         return
-    extras.setdefault(trace, Extra()).scores[name_in(value, "name")] = number
+    extras.setdefault(trace, Extra()).add_score(name_in(value, "name"), number)
     book.used([row.place])
 
 
@@ -92,9 +92,13 @@ def _generation(row: Row, value: JSON, trace: str, book: Book) -> RecordedCall:
         raise BadRowError("no 'output': the answer is missing")
     tools = asked.get("tools") if isinstance(asked, dict) else None
     tools = tools or parsed_or_text(optional(value, "toolDefinitions", "tool_definitions"))
+    ended = said
     if isinstance(said, dict) and isinstance(said.get("choices"), list) and said["choices"]:
-        said = mapping(said["choices"][0], "a choice").get("message")
+        choice = mapping(said["choices"][0], "a choice")
+        said, ended = choice.get("message"), choice
     answer = read_answer(said, lost, "the output is")
+    if is_cut_off(ended):
+        answer = as_context(answer, lost)
     return RecordedCall(
         trace,
         word(value, "startTime", "start_time"),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import read_answer, read_messages, read_tools
+from areal_sdk_traces.messages import as_context, is_cut_off, read_answer, read_messages, read_tools
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, parsed, rows_of, text, word, words
 
@@ -39,7 +39,7 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     for name, one in stats.items():
         number = finite(mapping(one, "a feedback").get("avg"))
         if number is not None:
-            extra.scores[name] = number
+            extra.add_score(name, number)
     if kind != "llm":
         book.write(row.place, Fate.NO_MESSAGE, f"a run of type {kind}")
         return None
@@ -54,7 +54,10 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     asked = inputs.get("messages", inputs.get("prompts", inputs.get("prompt")))
     if asked is None:
         raise BadRowError("no 'messages' in the inputs")
-    answer = read_answer(_said(outputs), lost, "the outputs are")
+    made = _made(outputs)
+    answer = read_answer(_said(made), lost, "the outputs are")
+    if is_cut_off(made):
+        answer = as_context(answer, lost)
     return RecordedCall(
         trace,
         word(value, "dotted_order", "start_time"),
@@ -68,17 +71,16 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     )
 
 
-def _said(outputs: JSON) -> object:
-    """The answer in the outputs of LangChain, of OpenAI's wrapper, or of a function."""
+def _made(outputs: JSON) -> object:
+    """The generation or the choice that has the answer: of LangChain, of OpenAI's wrapper, or of a function."""
     if isinstance(outputs.get("generations"), list):
         batch = outputs["generations"]
         batch = batch[0] if batch and isinstance(batch[0], list) else batch
         if not batch:
             raise BadRowError("no generation in the outputs")
-        made = mapping(batch[0], "a generation")
-        return made.get("message") or made.get("text")
+        return mapping(batch[0], "a generation")
     if isinstance(outputs.get("choices"), list) and outputs["choices"]:
-        return mapping(outputs["choices"][0], "a choice").get("message")
+        return mapping(outputs["choices"][0], "a choice")
     for name in ("messages", "message", "output"):
         if name in outputs:
             found = outputs[name]
@@ -86,3 +88,10 @@ def _said(outputs: JSON) -> object:
     if "role" in outputs or "content" in outputs:
         return outputs
     raise BadRowError("no answer in the outputs")
+
+
+def _said(made: object) -> object:
+    """The message of a generation or of a choice; anything else is a message itself."""
+    if not isinstance(made, dict) or "role" in made or "content" in made:
+        return made
+    return made.get("message") or made.get("text") or made

@@ -5,10 +5,17 @@ from collections.abc import Iterable, Iterator
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import RecordedCall, conversations_of
-from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT, Conversation
+from areal_sdk_traces.conversation import JSON, Conversation
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.items import messages_of
-from areal_sdk_traces.messages import Lost, read_message, read_messages, read_tools
+from areal_sdk_traces.messages import (
+    Lost,
+    as_context,
+    is_cut_off,
+    read_message,
+    read_messages,
+    read_tools,
+)
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, rows_of, text, word, words
 
@@ -65,12 +72,11 @@ def _call(row: Row, request: object, response: object, book: Book) -> RecordedCa
         for index in range(1, len(choices)):
             lost(f"choice {index}")
         choice = mapping(choices[0], "a choice")
-        is_whole = choice.get("finish_reason") not in ("length", "content_filter")
+        is_whole = not is_cut_off({"finish_reason": choice.get("finish_reason")})
         prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
         answer = read_message(choice.get("message"), lost, role="assistant")[0]
     if not is_whole:
-        lost(CUT_OFF)
-        answer = {**answer, WEIGHT: 0}
+        answer = as_context(answer, lost)
     metadata = mapping(asked.get("metadata") or {}, "the metadata")
     user = word(asked, "user", "safety_identifier")
     created = said.get("created", said.get("created_at", 0))

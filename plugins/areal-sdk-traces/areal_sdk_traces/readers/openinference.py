@@ -6,9 +6,9 @@ from typing import Any
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation
-from areal_sdk_traces.messages import read_message, read_tools
+from areal_sdk_traces.messages import as_context, is_cut_off, read_message, read_tools
 from areal_sdk_traces.rows import Row
-from areal_sdk_traces.shapes import mapping, parsed, word, words
+from areal_sdk_traces.shapes import mapping, parsed, parsed_or_text, word, words
 from areal_sdk_traces.spans import Span, read_spans
 
 
@@ -33,12 +33,16 @@ def _read(span: Span, book: Book) -> RecordedCall | None:
     said = _messages(llm, "output_messages")
     if not said:
         raise BadRowError("no 'llm.output_messages': the answer is missing")
+    answer = read_message({"role": "assistant", **said[0]}, lost)[0]
+    whole = parsed_or_text(_at(kept, "output", "value"))
+    if is_cut_off([whole, said[0], {"finish_reason": llm.get("finish_reason")}]):
+        answer = as_context(answer, lost)
     tools = [_at(one, "tool", "json_schema") for one in _listed(llm.get("tools"))]
     return RecordedCall(
         str(_at(kept, "session", "id") or span.trace),
         span.began,
         prompt,
-        read_message({"role": "assistant", **said[0]}, lost)[0],
+        answer,
         span.place,
         tools=read_tools([parsed(tool, "tool.json_schema") for tool in tools if tool]),
         user=str(_at(kept, "user", "id") or ""),

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of
-from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT, Conversation, finite
+from areal_sdk_traces.conversation import JSON, Conversation, finite
 from areal_sdk_traces.messages import (
     Lost,
     answer_of,
+    as_context,
     call_of,
+    is_cut_off,
     read_message,
     read_messages,
     read_tools,
@@ -93,10 +95,8 @@ def _read(
     prompt, answer = _messages(span, attributes, lost)
     told = parsed(attributes.get("gen_ai.tool.definitions"), "gen_ai.tool.definitions")
     tools = read_tools(told)
-    finished = kept.get("gen_ai.response.finish_reasons") or ()
-    if "length" in finished or "abort" in finished:
-        lost(CUT_OFF)
-        answer = {**answer, WEIGHT: 0}
+    if is_cut_off(_ends(span, attributes)):
+        answer = as_context(answer, lost)
     turn = kept.get("areal_sdk.turn")
     prompt, tools = _continued(span, prompt, answer, tools, said)
     return RecordedCall(
@@ -110,6 +110,20 @@ def _read(
         model=word(kept, "gen_ai.response.model", "gen_ai.request.model"),
         agent=agents.get(span.id, ""),
     )
+
+
+def _ends(span: Span, attributes: JSON) -> list[object]:
+    """The places where a span says how its answer ended."""
+    finished = attributes.get("gen_ai.response.finish_reasons") or []
+    named = [*finished] if isinstance(finished, list) else [finished]
+    named.append(attributes.get("gen_ai.completion.0.finish_reason"))
+    said = parsed_or_text(attributes.get("gen_ai.output.messages"))
+    chosen = [one["attributes"] for one in span.events if one["name"] == "gen_ai.choice"]
+    return [
+        *({"finish_reason": one} for one in named),
+        *(said[:1] if isinstance(said, list) else ()),
+        *chosen[:1],
+    ]
 
 
 def _continued(
@@ -201,7 +215,7 @@ def _score(span: Span, extra: Extra, book: Book) -> None:
         elif value is None:
             book.write(span.place, Fate.PART_LOST, "an evaluation without a score")
         else:
-            extra.scores[name_in(event["attributes"], "gen_ai.evaluation.name")] = value
+            extra.add_score(name_in(event["attributes"], "gen_ai.evaluation.name"), value)
 
 
 def _agents(spans: list[Span]) -> dict[str, str]:

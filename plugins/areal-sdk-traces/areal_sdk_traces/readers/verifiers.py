@@ -3,9 +3,15 @@
 from collections.abc import Iterable, Iterator
 
 from areal_sdk_traces.book import BadRowError, Book
-from areal_sdk_traces.conversation import CUT_OFF, JSON, Conversation, finite
+from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT, Conversation, finite
 from areal_sdk_traces.graph import Graph, Origin
-from areal_sdk_traces.messages import read_message, read_messages, read_tools
+from areal_sdk_traces.messages import (
+    as_context,
+    is_cut_off,
+    read_message,
+    read_messages,
+    read_tools,
+)
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, rows_of, word
 
@@ -85,7 +91,7 @@ def _cut_off(trace: JSON) -> set[object]:
     return {
         call.get("node")
         for call in calls
-        if call.get("finish_reason") == "length" or call.get("error") is not None
+        if is_cut_off({"finish_reason": call.get("finish_reason")}) or call.get("error") is not None
     }
 
 
@@ -99,8 +105,11 @@ def _completion(row: Row, value: JSON, book: Book) -> Iterator[Conversation]:
     said = read_messages(value["completion"], lost, role="assistant")
     if not said:
         raise BadRowError("an empty completion")
+    if value.get("is_truncated") is True and said[-1]["role"] == "assistant":
+        said[-1] = as_context(said[-1], lost)
     for message in said:
-        answer = message if message["role"] == "assistant" else None
+        is_answer = message["role"] == "assistant" and message.get(WEIGHT) != 0
+        answer = message if is_answer else None
         graph.add(
             messages if answer else [*messages, message], answer, places=[row.place], tools=tools
         )

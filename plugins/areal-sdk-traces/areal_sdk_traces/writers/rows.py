@@ -1,6 +1,7 @@
 """Rows as `areal-sdk sft`, `dpo` and `train --tasks` read them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from areal_sdk import Message
 from areal_sdk_traces.book import Book, Fate
@@ -56,8 +57,8 @@ def dpo(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
         yield {
             "id": best.id,
             "messages": [_plain(message) for message in _prompt(best)],
-            "chosen": [_plain(message) for message in _answer(best)],
-            "rejected": [_plain(message) for message in _answer(worst)],
+            "chosen": list(_answer(best)),
+            "rejected": list(_answer(worst)),
             "tools": list(best.tools),
         }
 
@@ -77,13 +78,12 @@ def tasks(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
                 best[key], one = one, other
             _leave_out(one, f"{best[key].id} has the same prompt", book)
     for one in best.values():
-        answer = next((m["content"] for m in _answer(one)[::-1] if m.get("content")), "")
         yield {
             "id": one.id,
             "data": {
                 "messages": [_plain(message) for message in _prompt(one)],
                 "tools": list(one.tools),
-                "answer": answer,
+                **({"answer": reference} if (reference := _reference(one)) else {}),
                 "score": one.score,
             },
         }
@@ -94,9 +94,16 @@ def _prompt(one: Conversation) -> Sequence[Message]:
 
 
 def _answer(one: Conversation) -> Sequence[Message]:
-    """All messages after the prompt, up to the last of the assistant."""
-    last = max((i for i, m in enumerate(one.messages) if m["role"] == "assistant"), default=-1)
+    """All messages after the prompt, up to the last answer that may be learnt. Others keep their weight of 0."""
+    last = max((i for i, message in enumerate(one.messages) if is_learnt(message)), default=-1)
     return one.messages[one.num_prompt : last + 1]
+
+
+def _reference(one: Conversation) -> str:
+    """The answer to the prompt: what the assistant said before the user went on; empty if it never got so far."""
+    said = takewhile(lambda message: message["role"] != "user", _answer(one))
+    texts = [m["content"] for m in said if is_learnt(m) and not m.get("tool_calls")]
+    return texts[-1] if texts else ""
 
 
 def _score(one: Conversation) -> float:
