@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 MIN_AGREEMENT = 0.7
 """Share of verdicts that agree with the thumb: the lower end of its 95 % interval must reach it."""
 
+_JUDGED = "reward/"
+"""Begins the metrics of an episode that reward functions judged. Their verdicts are no thumbs: a judge would be compared
+with itself."""
+
 
 @click.command(name="judge-messages")
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -120,6 +124,8 @@ class _Thumbs:
 
 
 def _rewards(episode: "Episode") -> _Thumbs:
+    if any(name.startswith(_JUDGED) for name in episode.outcome.metrics):
+        return _Thumbs(None, {})
     per_turn = episode.outcome.turn_rewards
     given = {turn: reward for turn, reward in enumerate(per_turn) if reward is not None}
     return _Thumbs(None if per_turn else episode.outcome.reward, given)

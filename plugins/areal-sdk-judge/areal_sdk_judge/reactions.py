@@ -1,7 +1,7 @@
 """The reward `next_message`: the user's next message says whether an answer helped, where nobody posted a reward."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as remembered
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from areal_sdk import Episode, Outcome
+from areal_sdk import Episode, Outcome, Turn
+from areal_sdk.types import alternatives
 from areal_sdk_judge.certificate import read_certificate
 from areal_sdk_judge.judge import Judge, JudgeOptions
 from areal_sdk_judge.rewards import judge_of
@@ -75,7 +76,7 @@ async def next_message(
     max_concurrency: int = 16,
     cache: str = "",
 ) -> Outcome:
-    """A reward for each turn whose answer the user answered; abstains if no message says anything.
+    """Trains each turn whose answer the user answered with the verdict on it; abstains if no message says anything.
 
     `agreement` is the file that `areal-sdk judge-messages RUN --output FILE` wrote: how far this judge agrees with
     explicit thumbs. The judge is the one that was compared, at `base_url` if it has moved.
@@ -97,18 +98,38 @@ async def next_message(
     if not exchanges:
         return Outcome.abstained("no answer was followed by a message of the user")
     verdicts = await reactions(judge, exchanges)
-    per_turn: list[float | None] = [None] * len(episode.turns)
-    for exchange, verdict in zip(exchanges, verdicts, strict=True):
-        per_turn[exchange.turn] = verdict
+    by_turn = {
+        exchange.turn: verdict
+        for exchange, verdict in zip(exchanges, verdicts, strict=True)
+        if verdict is not None
+    }
     clear = [verdict for verdict in verdicts if verdict is not None]
     if not clear:
         return Outcome.abstained("no next message of the user says whether an answer helped")
     return Outcome.scored(
         fmean(clear),
         success=min(clear) == 1.0,
-        turn_rewards=tuple(per_turn),
+        turn_rewards=rewards_for(by_turn, episode.turns),
         metrics={"judged": float(len(clear)), "unclear": float(len(verdicts) - len(clear))},
     )
+
+
+def rewards_for(returns: Mapping[int, float], turns: Sequence[Turn]) -> tuple[float | None, ...]:
+    """The rewards of turns with these returns: a turn is trained with its reward and those that follow from it.
+
+    With the verdicts themselves as rewards, a failed answer that the next one mended would earn as much as one that
+    helped at once, and the longer it took, the more.
+    """
+    beside = alternatives(turns) or ((),) * len(turns)
+    found: dict[int, float] = {}
+    for turn in sorted(returns, reverse=True):
+        following = (
+            reward
+            for later, reward in found.items()
+            if later not in beside[turn] and turns[later].policy == turns[turn].policy
+        )
+        found[turn] = returns[turn] - sum(following)
+    return tuple(found.get(turn) for turn in range(len(turns)))
 
 
 def _question(episode: Episode, index: int) -> str:

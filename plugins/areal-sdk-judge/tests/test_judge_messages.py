@@ -103,14 +103,31 @@ async def test_turns_get_the_verdict_of_the_next_message_or_none(
     assert "no answer was followed" in alone.message
 
 
+async def test_a_failed_answer_earns_nothing_from_the_one_that_mends_it(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    options = {"agreement": str(certified(tmp_path / "agreement.json", endpoint.url))}
+    mended = session("s", "wrong", "wrong", "what else?", "thanks", "thanks")
+    (outcome,) = await check_reward(next_message, [mended], options=options)
+    rewards = [reward or 0.0 for reward in outcome.turn_rewards]
+    returns = [sum(rewards[turn:]) for turn in range(len(rewards))]
+    assert [returns[turn] for turn in (0, 1, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
+    assert outcome.turn_rewards[5] is None
+
+
 SESSIONS = [
     *(session(f"up-{i}", "thanks", rewards=(1.0, None)) for i in range(20)),
     *(session(f"down-{i}", "wrong", rewards=(0.0, None)) for i in range(20)),
     *(session(f"new-{i}", "what else?", rewards=(1.0, None)) for i in range(10)),
     session("last", "thanks", rewards=(None, 1.0)),
     session("unrated", "thanks"),
+    replace(
+        session("judged", "thanks"),
+        outcome=Outcome.scored(1.0, turn_rewards=(1.0, None), metrics={"reward/next_message": 1.0}),
+    ),
 ]
-"""Fifty thumbs on answers that the user then answered; one on the last answer; a session without any."""
+"""Fifty thumbs on answers that the user then answered; one on the last answer; a session without any, and one whose reward
+the judge gave."""
 
 
 async def judged(tmp_path: Path, url: str, *sessions: Episode, **options: str) -> Any:
