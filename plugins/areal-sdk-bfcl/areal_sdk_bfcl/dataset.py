@@ -19,7 +19,8 @@ def tasks(
 
     categories: base, miss_func, miss_param, long_context, several of them, or "all". An entry of the same number
         has nearly the same requests in each category, so all four are in one split.
-    turns: the number of turns to play; entries with fewer are left out; 0: all turns.
+    turns: the number of turns to play; entries with fewer, or with none in these that BFCL judges, are left out; 0: all
+        turns.
     calls: most calls of a turn; entries whose known solution has a turn with more, or with none, are left out; 0: all.
     held_out: the share that is for evaluations; with 1.0, all entries are.
     """
@@ -31,7 +32,12 @@ def tasks(
             too_short = turns > len(one.truth)
             too_hard = calls and not all(0 < len(known) <= calls for known in played)
             key = f"bfcl {one.id.rpartition('_')[2]}"
-            if too_short or too_hard or is_held_out(key, held_out) == (split == "train"):
+            if (
+                too_short
+                or too_hard
+                or not any(played)
+                or is_held_out(key, held_out) == (split == "train")
+            ):
                 continue
             data: dict[str, object] = {"entry": one.id, "family": category}
             if turns:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from areal_sdk import Message, Task
+from areal_sdk.types import Tool
 from areal_sdk_bfcl.environment import Bfcl
 from areal_sdk_bfcl.world import Call
 
@@ -15,20 +16,27 @@ CANNOT = "I cannot do that with what I have."
 async def demonstration(task: Task, *, environment: Bfcl | None = None) -> dict[str, Any]:
     """The conversation that solves the task, as `areal-sdk sft` reads it: messages and tools.
 
-    The tools are those of the last turn. environment: has the options of the run's environment, since the tools
+    The tools are those of the last turn. Where a function came later, the answer that it is missing is context: with
+    these tools it would be wrong. environment: has the options of the run's environment, since the tools
     depend on them.
     """
     world = environment or Bfcl()
     messages = world.begin(task)
+    refusals: list[tuple[Message, list[Tool]]] = []
     while True:
         known = world.known_calls()
         for call in known:
             message = called(call, len(messages))
             messages += [message, *(await world.step(message)).messages]
         said: Message = {"role": "assistant", "content": DONE if known else CANNOT}
+        if not known:
+            refusals.append((said, list(world.tools)))
         result = await world.step(said)
         messages += [said, *result.messages]
         if result.done:
+            for refusal, offered in refusals:
+                if offered != list(world.tools):
+                    refusal["weight"] = 0
             return {"messages": messages, "tools": list(world.tools)}
 
 

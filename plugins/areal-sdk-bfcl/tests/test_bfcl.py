@@ -11,7 +11,7 @@ from areal_sdk import ConfigError, Message, StepResult, Task
 from areal_sdk.testing import check_environment, check_plugin, run_agent, tool_call
 from areal_sdk_bfcl import package
 from areal_sdk_bfcl.dataset import tasks
-from areal_sdk_bfcl.demonstrations import called, demonstration
+from areal_sdk_bfcl.demonstrations import CANNOT, called, demonstration
 from areal_sdk_bfcl.entries import CATEGORIES, entries, entry
 from areal_sdk_bfcl.environment import MAX_STEPS, MORE_FUNCTIONS, Bfcl
 from areal_sdk_bfcl.world import Call
@@ -178,6 +178,23 @@ async def test_a_demonstration_shows_the_calls_and_their_results() -> None:
     assert roles.count("tool") == sum(map(len, entry("multi_turn_base_0").truth))
     assert (roles[-1], row["messages"][-1]["content"]) == ("assistant", "Done.")
     assert {"object"} == {tool["function"]["parameters"]["type"] for tool in row["tools"]}
+
+
+async def test_no_demonstration_refuses_with_the_missing_function_at_hand() -> None:
+    row = await demonstration(a_task("multi_turn_miss_func_0"))
+    (refusal,) = (one for one in row["messages"] if one.get("content") == CANNOT)
+    assert refusal["weight"] == 0, "the tools of the row have what was missing"
+    alone = await demonstration(a_task("multi_turn_miss_param_0"))
+    (refusal,) = (one for one in alone["messages"] if one.get("content") == CANNOT)
+    assert "weight" not in refusal
+
+
+def test_a_task_has_a_turn_that_is_judged() -> None:
+    """No answer earns anything where none is: 42 of 92 held-out first turns of miss_func and miss_param."""
+    some = tasks("eval", categories=["miss_func", "miss_param"], turns=1)
+    first = [entry(str(task.data["entry"])).truth[0] for task in some]
+    assert len(first) == 50
+    assert all(first)
 
 
 def test_no_request_is_in_both_splits() -> None:
