@@ -1,6 +1,6 @@
 """Rewards that compare an episode's final text with the answer its task carries.
 
-A task without an answer is a mistake in the data, so it is an error and not a zero.
+A task without an answer, or with a blank one, is a mistake in the data: an error, and not a zero or, for silence, a one.
 """
 
 import re
@@ -53,11 +53,11 @@ def numeric_match(episode: Episode, *, field: str = "answer", tolerance: float =
 
 
 def _answer(episode: Episode, field: str) -> str:
-    try:
-        return str(episode.task.data[field]).strip()
-    except KeyError:
-        known = ", ".join(sorted(episode.task.data)) or "nothing"
-        raise ValueError(
-            f"task {episode.task.id!r} has no data[{field!r}] to compare with; it has: {known}; to "
-            f"rename one: --set fields.{field}=COLUMN"
-        ) from None
+    found = episode.task.data.get(field)
+    if found is not None and (answer := str(found).strip()):
+        return answer
+    known = ", ".join(sorted(episode.task.data)) or "nothing"
+    raise ValueError(
+        f"task {episode.task.id!r} has no data[{field!r}] to compare with; it has: {known}; to "
+        f"rename one: --set fields.{field}=COLUMN"
+    )

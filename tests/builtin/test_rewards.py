@@ -281,6 +281,8 @@ def test_a_task_without_an_answer_is_an_error() -> None:
     for reward in (exact_match, contains_answer, numeric_match):
         with pytest.raises(ValueError, match=r"no data\['answer'\] .* it has: question"):
             reward(episode("42", question="?"))
+        with pytest.raises(ValueError, match=r"no data\['answer'\]"):
+            reward(episode("", answer=" "))  # saying nothing is not right
     with pytest.raises(ValueError, match="is not a number"):
         numeric_match(episode("42", answer="many"))
 
