@@ -209,7 +209,10 @@ async def record(folder: Path, *, num_customers: int = NUM_CUSTOMERS) -> None:
 
 
 async def choose(folder: Path) -> None:
-    """The good conversations in two files. The held-out ones are drawn, since neighbours in time may be alike."""
+    """The good conversations in two files. The held-out ones are drawn, since neighbours in time may be alike.
+
+    Their questions are asked in training too, with other results: draw questions to measure new ones.
+    """
     good = ("--min-score", "1", "--as", "sft", "--output", "good.jsonl", "--book", "book.jsonl")
     await areal_sdk("traces", "runs/recorded", *good, cwd=folder)
     rows = (folder / "good.jsonl").read_text().splitlines()
