@@ -6,6 +6,7 @@ from pathlib import Path
 
 from areal_sdk import Episode, FinishReason, Message, Turn
 from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
+from areal_sdk.types import Exclusion
 from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.conversation import CUT_OFF, WEIGHT, Conversation, finite
 from areal_sdk_traces.feedback import Feedback, read_feedback
@@ -54,6 +55,7 @@ def episode_conversations(
     lost = book.losing(place)
     is_live = summary is not None and summary.split == "live"
     tags = [*words(episode.task.data)] if is_live else []
+    has_several = len({turn.policy for turn in episode.turns}) > 1
     for index, turn in enumerate(episode.turns):
         *prompt, answer = (_in_text(message, lost) for message in path_to(episode, index))
         if turn.finish_reason is not FinishReason.STOP:
@@ -63,12 +65,16 @@ def episode_conversations(
         tags += words(request.get("metadata"))
         tools = turn.details.get("tools") or ()
         model = turn.policy or str(request.get("model") or "")
+        own = finite(episode.outcome.by_policy.get(turn.policy))
+        if own is None and turn.excluded is Exclusion.FROZEN_POLICY and has_several:
+            answer[WEIGHT] = 0  # the reward is not that of an opponent
         is_learnt = WEIGHT not in answer
         graph.add(
             prompt if is_learnt else [*prompt, answer],
             answer if is_learnt else None,
             places=[place],
             tools=tools,
+            scores={} if own is None else {"reward": own},
             model=model,
             turn=index,
         )

@@ -2,18 +2,22 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from areal_sdk import Message
-from areal_sdk_traces.book import Book, Place
+from areal_sdk import Message, Outcome
+from areal_sdk.testing import make_episode
+from areal_sdk.types import Exclusion
+from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.choice import Choice, chosen
 from areal_sdk_traces.conversation import CUT_OFF, Conversation, is_learnt
 from areal_sdk_traces.masking import mask_common
 from areal_sdk_traces.readers import reader_of
+from areal_sdk_traces.recorded import episode_conversations
 from areal_sdk_traces.rows import Row
-from areal_sdk_traces.writers.rows import dpo, tasks
+from areal_sdk_traces.writers.rows import dpo, sft, tasks
 
 ASKED: Message = {"role": "user", "content": "How warm?"}
 CUT: Message = {"role": "assistant", "content": "It is fo"}
@@ -144,3 +148,27 @@ def test_the_order_of_scores_in_a_file_changes_nothing() -> None:
     for rows in ([*scores, generation("4")], [generation("4"), *scores[::-1]]):
         (found,) = reader_of("langfuse")([Row(row, Place("rows", 1)) for row in rows], Book())
         assert found.score == 0.25
+
+
+@pytest.mark.parametrize(("own", "score"), [({"white": 1.0, "black": -1.0}, -1.0), ({}, None)])
+def test_an_opponent_has_its_own_score_or_is_context(
+    own: dict[str, float], score: float | None
+) -> None:
+    (turn,) = make_episode("e4").turns
+    frozen = replace(turn, policy="black", excluded=Exclusion.FROZEN_POLICY)
+    turns = (replace(turn, policy="white"), replace(frozen, message=said("e5")))
+    outcome = Outcome.scored(1.0, by_policy=own)
+    episode = replace(make_episode("e4"), turns=turns, outcome=outcome)
+    white, *black = episode_conversations(episode, Place("run", 0), book := Book())
+    assert white.score == 1.0
+    taught = [*sft([white, *black], book)]
+    assert len(taught) == (1 if score is None else 2)
+    assert score is None or [one.score for one in black] == [score]
+
+
+def test_calls_of_what_is_not_offered_are_told() -> None:
+    call = {"id": "1", "function": {"name": "look", "arguments": "{}"}}
+    one, book = scored("a", 1.0, said("", tool_calls=[call]), said("4")), Book()
+    assert len([*sft([one], book)]) == 1
+    (entry,) = book.entries
+    assert (entry.fate, entry.reason.endswith("not among its tools: look")) == (Fate.FLAW, True)

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Iterator
 from areal_sdk_traces.book import BadRowError, Book, Fate
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import as_context, is_cut_off, read_answer, read_messages, read_tools
+from areal_sdk_traces.messages import (
+    Lost,
+    as_context,
+    is_cut_off,
+    read_answer,
+    read_messages,
+    read_tools,
+)
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import mapping, name_in, parsed, rows_of, text, word, words
 
@@ -54,7 +61,7 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     asked = inputs.get("messages", inputs.get("prompts", inputs.get("prompt")))
     if asked is None:
         raise BadRowError("no 'messages' in the inputs")
-    made = _made(outputs)
+    made = _made(outputs, lost)
     answer = read_answer(_said(made), lost, "the outputs are")
     if is_cut_off(made):
         answer = as_context(answer, lost)
@@ -71,15 +78,17 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     )
 
 
-def _made(outputs: JSON) -> object:
+def _made(outputs: JSON, lost: Lost) -> object:
     """The generation or the choice that has the answer: of LangChain, of OpenAI's wrapper, or of a function."""
     if isinstance(outputs.get("generations"), list):
         batch = outputs["generations"]
         batch = batch[0] if batch and isinstance(batch[0], list) else batch
         if not batch:
             raise BadRowError("no generation in the outputs")
+        _lose_others(batch, lost)
         return mapping(batch[0], "a generation")
     if isinstance(outputs.get("choices"), list) and outputs["choices"]:
+        _lose_others(outputs["choices"], lost)
         return mapping(outputs["choices"][0], "a choice")
     for name in ("messages", "message", "output"):
         if name in outputs:
@@ -88,6 +97,11 @@ def _made(outputs: JSON) -> object:
     if "role" in outputs or "content" in outputs:
         return outputs
     raise BadRowError("no answer in the outputs")
+
+
+def _lose_others(choices: list[object], lost: Lost) -> None:
+    for index in range(1, len(choices)):
+        lost(f"choice {index}")
 
 
 def _said(made: object) -> object:

@@ -29,6 +29,9 @@ def sft(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
         elif not any(map(is_learnt, one.messages)):
             _leave_out(one, "the model that was recorded said nothing in it", book)
         else:
+            if unknown := _not_offered(one):
+                what = "teaches calls of functions that are not among its tools"
+                book.write(one.places[0], Fate.FLAW, f"{one.id} {what}: {', '.join(unknown)}")
             yield {"id": one.id, "messages": list(one.messages), "tools": list(one.tools)}
 
 
@@ -121,6 +124,13 @@ def _unfit(messages: Sequence[Message]) -> str:
             if not isinstance(arguments_of(call["function"]["arguments"]), dict):
                 return f"message {index} calls {call['function']['name']!r} with arguments that are no JSON object"
     return ""
+
+
+def _not_offered(one: Conversation) -> list[str]:
+    """The functions that are called in learnt answers and are not among the tools."""
+    offered = {tool["function"]["name"] for tool in one.tools}
+    calls = [call for m in one.messages if is_learnt(m) for call in m.get("tool_calls") or ()]
+    return sorted({call["function"]["name"] for call in calls} - offered)
 
 
 def _leave_out(one: Conversation, reason: str, book: Book) -> None:
