@@ -21,7 +21,10 @@ _ROLES = {
 }
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _ENDS = ("finish_reason", "stop_reason", "done_reason")
-_LIMITS = ("length", "abort", "content_filter", "model_length", "max_tokens", "max_output_tokens")
+_LIMITS = (
+    *("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"),
+    *("abort", "content_filter"),
+)
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 
 

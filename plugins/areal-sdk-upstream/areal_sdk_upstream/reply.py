@@ -19,7 +19,10 @@ from areal_sdk_upstream.request import (
 
 _LONGEST_INTEGER = 18
 """Number of digits that always fit 64 bits. Longer integers cannot be written to files."""
-_LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
+_LENGTH = (
+    *("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"),
+    "content_filter",  # also an answer without its end
+)
 
 
 def read_reply(raw: bytes, *, is_stream: bool) -> TextReply | None:

@@ -45,6 +45,14 @@ def test_each_wire_format_of_an_answer_is_a_message(body: dict[str, Any]) -> Non
     assert reply.choices[0].finish_reason is FinishReason.STOP
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_an_answer_without_its_end_is_known_as_such(reason: str) -> None:
+    raw = json.dumps({"id": "r", "choices": [{**CHOICE, "finish_reason": reason}]}).encode()
+    reply = read_reply(raw, is_stream=False)
+    assert reply is not None
+    assert reply.choices[0].finish_reason is FinishReason.LENGTH
+
+
 def test_a_stream_that_breaks_off_is_its_beginning() -> None:
     event = {"id": "r", "choices": [{"index": 0, "delta": {"content": "Ye"}}]}
     reply = read_reply(b"data: " + json.dumps(event).encode() + b"\n\ndata: {", is_stream=True)
