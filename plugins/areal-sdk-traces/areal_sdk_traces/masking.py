@@ -5,6 +5,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +18,17 @@ Mask = Callable[[str], str]
 """The hook: a text without its personal data. JSON in arguments of calls is masked value by value."""
 
 _PATTERNS = (
-    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "[email]"),
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "email"),
     (
         re.compile(
             r"\b(?:sk|pk|rk|ghp|gho|xox[abp]|glpat)[-_][\w-]{12,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
             r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
             re.DOTALL,
         ),
-        "[key]",
+        "key",
     ),
     # A plus or separators are required: digits alone may be a time, an amount or an id of a tool.
-    (re.compile(r"\+\d[\d ().-]{7,16}\d\b|\(?\b\d{3}\)?[ .-]\d{3}[ .-]\d{4}\b"), "[phone]"),
+    (re.compile(r"\+\d[\d ().-]{7,16}\d\b|\(?\b\d{3}\)?[ .-]\d{3}[ .-]\d{4}\b"), "phone"),
 )
 
 
@@ -37,9 +38,24 @@ def mask_common(text: str) -> str:
     >>> mask_common("ann@example.org, +49 30 1234567, sk-proj-0123456789abcdef, order 1732617600")
     '[email], [phone], [key], order 1732617600'
     """
-    for pattern, placeholder in _PATTERNS:
-        text = pattern.sub(placeholder, text)
-    return text
+    return _Common()(text)
+
+
+class _Common:
+    """`mask_common` for all texts of a conversation. The second address is `[email 2]`: two people stay two."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[str, int]] = {}
+
+    def __call__(self, text: str) -> str:
+        for pattern, kind in _PATTERNS:
+            text = pattern.sub(partial(self._placeholder, kind), text)
+        return text
+
+    def _placeholder(self, kind: str, found: re.Match[str]) -> str:
+        known = self._numbers.setdefault(kind, {})
+        number = known.setdefault(found[0], len(known) + 1)
+        return f"[{kind}]" if number == 1 else f"[{kind} {number}]"
 
 
 def load_mask(name: str) -> Mask | None:
@@ -66,6 +82,8 @@ def load_mask(name: str) -> Mask | None:
 def masked(conversation: Conversation, mask: Mask) -> tuple[Conversation, int]:
     """The conversation with every text masked, and how many texts changed."""
     num_changed = 0
+    if mask is mask_common:
+        mask = _Common()
 
     def hide(text: str) -> str:
         nonlocal num_changed

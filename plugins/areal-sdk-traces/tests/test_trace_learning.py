@@ -13,7 +13,7 @@ from areal_sdk.types import Exclusion
 from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.choice import Choice, chosen
 from areal_sdk_traces.conversation import CUT_OFF, Conversation, is_learnt
-from areal_sdk_traces.masking import mask_common
+from areal_sdk_traces.masking import mask_common, masked
 from areal_sdk_traces.readers import reader_of
 from areal_sdk_traces.recorded import episode_conversations
 from areal_sdk_traces.rows import Row
@@ -118,6 +118,13 @@ def test_answers_that_a_mask_makes_equal_are_no_pair() -> None:
     (one,) = chosen(found, book := Book(), choice=Choice(), mask=mask_common)
     assert one.score == 0.5
     assert list(dpo([one], book)) == []
+
+
+def test_two_people_stay_two_under_the_mask() -> None:
+    one = scored("a", 1.0, said("ann@x.org and bob@x.org"), ASKED, said("bob@x.org"))
+    hidden, _ = masked(one, mask_common)
+    texts = [message["content"] for message in hidden.messages if message != ASKED]
+    assert texts == ["[email] and [email 2]", "[email 2]"]
 
 
 def test_an_answer_that_was_cut_off_is_in_no_pair() -> None:
