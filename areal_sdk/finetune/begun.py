@@ -36,7 +36,7 @@ class BegunWith:
 
     @classmethod
     def of(cls, objective: FinetuneObjective, reference: Reference) -> Self:
-        rows, held_out = map(_digests, (objective.rows, objective.held_out))
+        rows, held_out = map(digests, (objective.rows, objective.held_out))
         return cls(rows, held_out, reference)
 
     @classmethod
@@ -59,7 +59,7 @@ class BegunWith:
         ConfigError if some of the rows are gone.
         """
         rows, held_out = (
-            _places(known, _digests(now), what)
+            _places(known, digests(now), what)
             for known, now, what in (
                 (self.rows, objective.rows, "rows"),
                 (self.held_out, objective.held_out, "held-out rows"),
@@ -77,7 +77,7 @@ def _path(run_dir: RunDir) -> Path:
     return run_dir.path / DATA_FILE
 
 
-def _digests(rows: Sequence[Demonstration | TokenPair]) -> list[str]:
+def digests(rows: Sequence[Demonstration | TokenPair]) -> list[str]:
     """A digest of each row, from its tokens and from the mask of its trained tokens."""
     return [_digest(row) for row in rows]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, DivergedError
-from areal_sdk.finetune.begun import BegunWith
+from areal_sdk.finetune.begun import BegunWith, digests
 from areal_sdk.finetune.objectives import (
     FinetuneObjective,
     Imitation,
@@ -120,10 +120,10 @@ def _objective(config: Config, model: FoundModel) -> tuple[FinetuneObjective, tu
         rows = sources.demonstrations(section.data)
         kept = sources.demonstrations(section.eval_data) if section.eval_data else None
         imitation = Imitation(settings, rows.rows, kept.rows if kept else ())
-        return imitation, (*_describe(rows, "sequence"), *_held_out(kept))
+        return imitation, (*_describe(rows, "sequence"), *_held_out(kept, rows))
     pairs = sources.pairs(section.data)
     unseen = sources.pairs(section.eval_data) if section.eval_data else None
-    said = (*_describe(pairs, "pair"), *_held_out(unseen))
+    said = (*_describe(pairs, "pair"), *_held_out(unseen, pairs))
     held_out = unseen.rows if unseen else ()
     if section.objective == "dpo":
         dpo = DPO(section.beta, section.length_normalised)
@@ -138,8 +138,13 @@ def _describe(found: Dataset[Any], what: str) -> tuple[str, ...]:
     )
 
 
-def _held_out(found: Dataset[Any] | None) -> tuple[str, ...]:
-    return () if found is None else (f"held out: {counted(len(found.rows), 'row')}", *found.notes())
+def _held_out(found: Dataset[Any] | None, trained: Dataset[Any]) -> tuple[str, ...]:
+    if found is None:
+        return ()
+    known = {*digests(trained.rows)}
+    num_known = sum(digest in known for digest in digests(found.rows))
+    told = f", of which {num_known} are trained too: they measure memory" if num_known else ""
+    return f"held out: {counted(len(found.rows), 'row')}{told}", *found.notes()
 
 
 def _with_steps(config: Config, num_rows: int) -> Config:

@@ -164,6 +164,38 @@ def test_files_that_overlap_are_told_by_what_is_in_their_tasks() -> None:
     assert warning.startswith("eval: 2 of 4 held-out tasks are training tasks too")
 
 
+def conversation(number: int, call: str) -> dict[str, Any]:
+    function = {"name": "look", "arguments": f'{{"at": {number}}}'}
+    calls = [{"id": call, "type": "function", "function": function}]
+    return {
+        "messages": [
+            {"role": "user", "content": f"What is at {number}?"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": call, "content": "A tree."},
+            {"role": "assistant", "content": "A tree."},
+        ]
+    }
+
+
+def test_two_exports_of_a_conversation_are_one_task() -> None:
+    train = [Task(f"a{number}", conversation(number, f"call_{number}")) for number in range(8)]
+    held_out = [Task(f"b{number}", conversation(number, f"x{number}")) for number in range(6, 10)]
+    (warning,) = planned(train, held_out)
+    assert warning.startswith("eval: 2 of 4 held-out tasks are training tasks too")
+
+
+def test_an_evaluation_on_conversations_that_were_imitated_is_told(tmp_path: Path) -> None:
+    rows = [json.dumps(conversation(number, "a")) for number in range(3)]
+    (file := tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    run = trained(tmp_path, file)
+    run.write_config({"model": "tiny", "finetune": {"objective": "sft", "data": [str(file)]}})
+    given = HeldOut([Task(f"{n}", conversation(n, "b")) for n in range(2, 5)], 3)
+    config, plugins = parse_config({"model": str(run.path)}), load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent)
+    told = trained_on(config, given, "eval", program=program, plugins=plugins)
+    assert "was trained on 1 of 3 tasks that are measured" in told
+
+
 @pytest.mark.parametrize("data", [{}, {"source": "maze"}])
 def test_tasks_that_only_their_ids_tell_apart_are_compared_by_id(data: dict[str, Any]) -> None:
     train = [Task(f"train-{number}", data) for number in range(8)]

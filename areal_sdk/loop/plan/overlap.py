@@ -1,13 +1,17 @@
 """Held-out tasks that are training tasks too: an evaluation of these cannot tell learning from remembering."""
 
+import json
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.config import Config
 from areal_sdk.errors import ArealError
 from areal_sdk.loop.plan.program import TRAIN, Program
+from areal_sdk.loop.plan.rows import read_conversations
 from areal_sdk.loop.plan.tasks import HeldOut, load_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.tasks import TaskStream
@@ -15,6 +19,7 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_index import task_key
 from areal_sdk.types import Task
 
+_NAMES = ("id", "tool_call_id", "weight")
 MAX_COMPARED = 100_000
 """Maximum number of training tasks that held-out tasks are compared with. More would take seconds."""
 
@@ -71,8 +76,12 @@ def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins
     )
     if is_lost or is_hub_id(tasks or "") or not run.read_steps():
         return ()
-    if trained.get("finetune", {}).get("objective") or trained.get("serve", {}).get("learn"):
-        return ()  # it learnt from data, or from callers
+    if (learnt := trained.get("finetune", {})).get("objective") == "sft":
+        files = [path for place in learnt["data"] if not (path := Path(place)).is_dir()]
+        rows = [row for path in files for row in read_conversations(path)]
+        return [Task(row.where, {"messages": list(row.messages)}) for row in rows]
+    if learnt.get("objective") or trained.get("serve", {}).get("learn"):
+        return ()  # it learnt from pairs, or from callers
     fields = trained.get("fields", {})
     asked = config.model_copy(update={"tasks": tasks, "fields": {} if is_mixture else fields})
     train = load_tasks(asked, program=program, plugins=plugins, say=lambda line: None)
@@ -94,10 +103,24 @@ def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
 
     If this does not tell the tasks apart, their ids count as well.
     """
-    by_data = len({task_key(task) for task in held_out}) == len(held_out) > 1
+    by_data = len({_asked(task) for task in held_out}) == len(held_out) > 1
 
     def key(task: Task) -> str:
-        return task_key(task) if by_data else f"{task.id} {task_key(task)}"
+        return _asked(task) if by_data else f"{task.id} {task_key(task)}"
 
     wanted = {key(task) for task in held_out}
     return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
+
+
+def _asked(task: Task) -> str:
+    """A digest of the question. The calls of a conversation are without their names, which each export gives anew."""
+    if "messages" not in task.data:
+        return task_key(task)
+    said = json.dumps(_unnamed(task.data["messages"]), sort_keys=True, default=str)
+    return blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+def _unnamed(said: Any) -> Any:
+    if isinstance(said, Mapping):
+        return {k: _unnamed(v) for k, v in said.items() if k not in _NAMES and v not in (None, "")}
+    return [_unnamed(one) for one in said] if isinstance(said, (list, tuple)) else said
