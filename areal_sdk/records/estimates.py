@@ -60,7 +60,7 @@ def _wilson(rate: float, num_trials: float) -> Interval:
 
 
 def bootstrap(values: Sequence[float]) -> Interval:
-    """The mean of independent values, one a task, with its percentile-bootstrap interval."""
+    """The mean of independent values, one per task, with its percentile-bootstrap interval."""
     generator = random.Random(0)  # the same data give the same interval
     means = sorted(fmean(generator.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES))
     low, high = means[round(0.025 * NUM_RESAMPLES)], means[round(0.975 * NUM_RESAMPLES) - 1]
@@ -89,7 +89,7 @@ def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Interval:
 
 
 def mean_of_tasks(values: Sequence[float]) -> Interval:
-    """The mean of independent values, one a task, with its interval.
+    """The mean of independent values, one per task, with its interval.
 
     If all values are equal, their variance gives no interval. Values between 0 and 1 have a bounded
     variance, so there is an interval; for other values there is none.

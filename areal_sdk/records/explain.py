@@ -1,6 +1,6 @@
 """The receipt of one sampled token: from the weights that sampled it to its part in the loss of a step.
 
-A receipt is read from the episode and from the record of the step that trained it. It computes nothing that the trainer decided.
+A receipt is read from the episode and from the record of the step that trained it. It repeats no computation of the trainer.
 """
 
 import math
@@ -56,9 +56,9 @@ class Term:
     value: float | None
     target: float | None
     loss: float
-    """The term itself, penalties included."""
+    """The term before the factor `share` and the `divisor`, penalties included."""
     share: float
-    """The factor of each term of the episode (`aggregation`)."""
+    """The factor that `aggregation` puts on every term of the episode."""
     divisor: float
 
     @property
@@ -87,20 +87,20 @@ class Receipt:
     step: int | None
     """The step that counted the token; None if none did."""
     from_version: int | None
-    """The version with which this step began."""
+    """The version with which the step that trained the episode began; None without a record of this step."""
     shaped_reward: float | None
     siblings: Siblings | None
     advantage: float | None
     term: Term | None
     """None if the token has no term in the loss."""
     update_share: float | None
-    """Share that the trust region left of the update of the token's minibatch; None without a term."""
+    """Share of the minibatch's update that the trust region left; None if the token has no term."""
     why_not: str
-    """The reason why the token taught nothing; empty if it did."""
+    """The reason why the token taught nothing; empty if it taught something."""
 
 
 def explain(run_dir: RunDir, episode_id: str, token: int, *, turn: int | None = None) -> Receipt:
-    """The receipt of the sampled token number `token` of an episode, or of one of its turns; both count from 0."""
+    """The receipt of a sampled token. `token` counts from 0 within the episode, or within `turn` if a turn is given."""
     record = run_dir.find_episode(episode_id)
     at, place = _place(record.episode, token, turn)
     tokens = None
@@ -112,7 +112,7 @@ def explain(run_dir: RunDir, episode_id: str, token: int, *, turn: int | None = 
 
 
 def _place(episode: Episode, token: int, turn: int | None) -> tuple[int, int]:
-    """The turn and the index in the turn."""
+    """The turn of a sampled token, and the token's index in it; ConfigError if there is no such token."""
     lengths = [len(one.output_tokens) for one in episode.turns]
     if turn is not None and not 0 <= turn < len(lengths):
         raise ConfigError(
@@ -130,7 +130,7 @@ def _place(episode: Episode, token: int, turn: int | None) -> tuple[int, int]:
 
 
 def _taken_back(run_dir: RunDir, step: int) -> str:
-    """The words for the fate of a step that the guard took back later; empty if the step stays."""
+    """A sentence that says which later step took `step` back for the guard; empty if no step did."""
     for event in run_dir.read_steps():
         number, back = event["step"], event.get("train/rolled_back_to")
         if back is not None and back < step < number:
@@ -251,7 +251,7 @@ def _why_not(
 
 
 def _why_weightless(tokens: EpisodeTokens | None, flags: TokenFlag) -> str:
-    """The reason why a term taught nothing; empty if it did."""
+    """The reason why a token with a term taught nothing; empty if it taught something."""
     assert tokens is not None
     if not tokens.is_applied:
         return "the update was left out: its gradient was not finite"

@@ -21,7 +21,7 @@ from areal_sdk.telemetry.token_log import StepTokens
 
 Event = dict[str, Any]
 Added = EpisodeSummary | tuple[str, dict[str, Any]]
-"""An episode, or the id of one and what became of it."""
+"""A new episode, or the id of an earlier one with the fields of its summary that changed."""
 
 
 class FollowedRun:
@@ -37,14 +37,14 @@ class FollowedRun:
         self.episodes: list[EpisodeSummary] = []
         """The episodes, oldest first, without those that a resume undid."""
         self._places: dict[str, int] = {}
-        """The place in `episodes` of the newest one of each id."""
+        """Index in `episodes` of the newest episode with each id."""
         self._sizes: Mapping[str, int] = {}
         self._events_end = 0
         self._num_unreadable = 0, 0
         """Numbers of lines that could not be read: of the metrics, and of the index."""
         self._tokens: tuple[tuple[int, int], StepTokens | None] | None = None
-        """The tokens of the step that was read last, for the siblings of its episodes. A resume may take the step
-        again."""
+        """The step and the number of resumes at the latest call of `tokens`, and the tokens of this step: the next
+        call is often about a sibling."""
 
     @property
     def num_unreadable(self) -> int:
@@ -77,7 +77,7 @@ class FollowedRun:
         self._num_unreadable = events, of_index + len(unreadable)
 
     def _appended(self, sizes: Mapping[str, int], unreadable: list[Any]) -> list[Added] | None:
-        """The additions up to `sizes`; None if all of the index is to be read again."""
+        """The additions to the index up to `sizes`, in bytes of its files; None if the whole index must be read again."""
         if not self._sizes or not self._sizes.keys() <= sizes.keys():
             return None
         if sizes == self._sizes:

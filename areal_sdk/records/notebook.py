@@ -42,7 +42,7 @@ class NotebookView:
         self._painted_s = 0.0
 
     def update(self, state: RunStatus) -> None:
-        """Show `state`, unless the state before is only a moment old."""
+        """Show `state`, unless the last painting was less than `REPAINT_S` ago."""
         self._state = state
         if self._shown is None or state.elapsed_s - self._painted_s >= REPAINT_S:
             self._paint(state)

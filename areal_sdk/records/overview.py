@@ -21,7 +21,7 @@ class RunFate(StrEnum):
     RECORDED = "recorded"
     """State of the recorded sessions of a server that does not learn."""
     UNREADABLE = "unreadable"
-    """State of a directory in which a file is not that of a run."""
+    """State of a directory that has a run's config.toml, if one of its files cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def list_runs(root: Path) -> list[RunOverview]:
 
 
 def overview_of(path: Path) -> RunOverview | None:
-    """The overview of the run in `path`; None if the settings are not those of a run."""
+    """The overview of the run in `path`; None if its config.toml holds no settings of a run."""
     run_dir = RunDir(path)
     try:
         config = run_dir.read_config()
@@ -135,7 +135,7 @@ def _state(
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
-    """The agent's name as it was given, or the name inside a table of options."""
+    """The agent's name or command, as the user gave it; `callers` for a server, and `-` if no agent is known."""
     given = config.get("agent") or config.get("env") or run_dir.read_call().get("agent")
     if command := config.get("command"):
         return str(command)

@@ -15,10 +15,10 @@ Order = Literal["newest", "best", "worst"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The first `count` episodes in an `order`, of those that a group and a condition leave."""
+    """A choice of episodes: of those in `group` that meet the condition `where`, the first `count` in an `order`."""
 
     count: int | None = None
-    """None: all."""
+    """Maximum number of episodes; None: all."""
     order: Order = "newest"
     """`best` and `worst` leave out episodes without a reward. Between equal rewards, the newest come first."""
     group: str | None = None

@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 40
 NUM_TICKS = 4
 MOST_OF_NUMBER = 6
-"""Maximum number of characters beside an axis."""
+"""Maximum number of characters of a number at an axis."""
 MAX_POINTS = 300
 """Largest number of points of a curve. Longer curves are averaged: a report of ten thousand steps stays small."""
 

@@ -23,14 +23,14 @@ class TurnTokens:
     logprob: Floats
     """The trainer's logprob of the token, when it computed the loss."""
     proximal: Floats
-    """The same at the centre of the trust region."""
+    """The logprob at the centre of the trust region."""
     reference: Floats
     ratio: Floats
     """The ratio that the trust region judged."""
     weight: Floats
     """The importance weight as it was used."""
     loss: Floats
-    """The term before the weight of the sequence and the divisor."""
+    """The term of the loss, before the factor `EpisodeTokens.weight` and the divisor."""
     entropy: Floats
     value: Floats
     """The critic's value of the token's state."""
@@ -56,13 +56,13 @@ class EpisodeTokens:
     siblings: Mapping[str, float]
     """The reward, after shaping, of every episode of the group, by id."""
     weight: float
-    """The factor of each term (`aggregation`)."""
+    """The factor that `aggregation` puts on every term of the episode."""
     divisor: float | None
-    """The divisor of the sum of all terms of the minibatch; None if it had no term."""
+    """The number that divides the sum of all terms of the minibatch; None if the minibatch had no term."""
     is_applied: bool
     """Whether the update with these terms was made."""
     update_share: float = 1.0
-    """Share of this update that the trust region left."""
+    """Share of the minibatch's update that the trust region left."""
 
 
 def tokens_of(run_dir: RunDir, episode_id: str) -> EpisodeTokens | None:
@@ -75,7 +75,7 @@ def tokens_of(run_dir: RunDir, episode_id: str) -> EpisodeTokens | None:
 
 
 def episode_tokens(episode: Episode, tokens: StepTokens, *, step: int) -> EpisodeTokens | None:
-    """The tokens of `episode` in the record of a step; None if it is not there."""
+    """The tokens of `episode` in the record of a step; None if the record lacks the episode."""
     spans = tokens.spans(episode.id)
     if not spans:
         return None

@@ -56,8 +56,8 @@ FIELDS: Mapping[str, type] = MappingProxyType(
 def parse_condition(text: str) -> Condition:
     """The condition that `text` states. ConfigError, with the cure, if `text` states none.
 
-    If an episode lacks a value, such as the reward of a failed episode, every comparison with this value
-    is false, except `== none`.
+    If an episode lacks a value, such as the reward of a failed episode, comparisons of this value with
+    another one are false, except `!=`; `== none` is true.
 
     >>> from areal_sdk.telemetry.episode_index import EpisodeSummary
     >>> one = EpisodeSummary("e", "t", "g", "train", 0.0, 3, 0.2, None, None, None, 2, 9, 1.5, "", 0, 0)
@@ -77,13 +77,13 @@ def parse_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """A parser from nodes to functions of an episode."""
+    """Turns the nodes of a condition's syntax tree into functions of an episode."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def truth(self, node: ast.expr) -> Condition:
-        """A node that holds or does not."""
+        """The function that says whether a node is true of an episode; ConfigError for a node that states nothing."""
         if isinstance(node, ast.BoolOp):
             parts = [self.truth(value) for value in node.values]
             return _all(parts) if isinstance(node.op, ast.And) else _any(parts)
@@ -126,7 +126,7 @@ class _Parser:
         return holds
 
     def _value(self, node: ast.expr, kind: type) -> _Value:
-        """A field, a number, a text, or a word that stands for itself."""
+        """The function that reads one side of a comparison: a field of the episode, or a number, a text or a word as it is."""
         if isinstance(node, ast.Name) and node.id in FIELDS:
             if FIELDS[node.id] is not kind:
                 self._mismatch(node.id, kind)

@@ -1,4 +1,4 @@
-"""The buffer of a run: real episodes follow the rules of `areal_sdk.flow`, and are booked.
+"""The buffer of a run: it applies the rules of `areal_sdk.flow` to real episodes, and records them in the ledger.
 
 A source of episodes fills the buffer, and the training loop cuts batches from it. The rules say which
 groups start, wait, are taken and are dropped. The buffer keeps the ledger and the metrics, tells the
@@ -27,7 +27,7 @@ from areal_sdk.telemetry.live.waits import waiting
 from areal_sdk.trainer import IdleGroups
 
 _OF_NO_EPISODE = (DropReason.CANCELLED, DropReason.ROLLED_BACK)
-"""Reasons for a drop that say nothing about the episodes."""
+"""Drop reasons that lie with the run, not with the episode. Rates over recent episodes leave them out."""
 
 _ALL_MASKED = 'all of its group ran into a limit, and truncated = "mask"'
 
@@ -57,7 +57,7 @@ class TrajectoryBuffer:
         self.ledger = ledger
         self.recent = RecentEpisodes()
         self.on_dropped: Callable[[DropReason, Sequence[str]], None] = lambda reason, ids: None
-        """Hears the ids of episodes that waited for a step and are dropped after all."""
+        """Function that is told the ids of episodes that waited for a step and are dropped instead, and the reason."""
         self.flow: GroupFlow[ScoredEpisode, PendingGroup, FinishedGroup] = GroupFlow(
             rules, is_idle=lambda group: group.is_idle(idle_groups), version=version
         )
@@ -90,7 +90,7 @@ class TrajectoryBuffer:
 
     @property
     def num_slots_held(self) -> int:
-        """Trained, finished and running, in whole groups."""
+        """Slots of trained, finished and running groups. Each group counts whole."""
         return self.flow.num_slots_held
 
     def has_room(self) -> bool:
@@ -214,7 +214,7 @@ class TrajectoryBuffer:
         self.tasks.end_step()
 
     def take_back(self, batch: RolloutBatch, *, valid_from: int) -> None:
-        """Drop `batch`, and from the next version on every sample of weights before `valid_from`."""
+        """Drop `batch`. From the next batch on, train no token that was sampled by a version before `valid_from`."""
         self._drop(DropReason.ROLLED_BACK, [*iter_members(batch.finished)])
         for group in batch.finished:
             self.tasks.consume(group.issued.key)
@@ -287,7 +287,7 @@ class TrajectoryBuffer:
 
 
 async def _wait_up_to(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the event. With None, wait as long as the batch may take, which has a deadline of its own."""
+    """Wait for the event, at most for `seconds`. None: the wait for the batch has a deadline, so this wait needs none."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

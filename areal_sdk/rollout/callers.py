@@ -63,8 +63,8 @@ class CallerTasks(TaskBook):
 
 
 class CallerEpisodes(EpisodeSource):
-    """Turns the sessions of callers into episodes. Leaving ends the episodes. The sessions go on, and observers are
-    told of each session when it is over."""
+    """Turns the sessions of callers into episodes. The end of `async with` ends the episodes and not the sessions:
+    observers are still told of each session when it is over."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class CallerEpisodes(EpisodeSource):
         self._groups: dict[str, PendingGroup] = {}
         """Groups with siblings still to open, by id."""
         self._broken: frozenset[str] = frozenset()
-        """Groups of which some siblings had ended when the run began."""
+        """Groups that had lost some of their siblings before the run began."""
         self._ends: dict[str, asyncio.Future[None]] = {}
-        """The future of each session, which is done when the session cannot change any more."""
+        """A future for each session by id. It is done when the session cannot change any more."""
         self._dropped: dict[str, Rejection] = {}
         """Sessions that are not trained, although their callers still use them."""
         self._has_ended = False
@@ -205,7 +205,7 @@ class CallerEpisodes(EpisodeSource):
 
 
 def _why_cut_off(reason: DropReason, *, is_over: bool) -> Rejection:
-    """The reason why a session was cut off. `is_over`: its caller had ended it, so it waited for its judge."""
+    """The reason why a session was cut off. `is_over`: its caller had ended it, and its rewards were being computed."""
     whose = "judge" if is_over else "caller"
     if reason is DropReason.CANCELLED:
         return Rejection(reason, f"learning ended before its {whose} was done")
@@ -241,7 +241,7 @@ def to_episode(live: CallerSession, group: PendingGroup | None = None) -> Episod
 
 
 def _outcome(session: Session) -> Outcome:
-    """The posted rewards; abstains if there is none."""
+    """The outcome of a session: its posted rewards. A fault makes it an infrastructure error; without a reward it abstains."""
     if session.faults:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
     if not session.turns:

@@ -40,7 +40,7 @@ class WatchesEpisodes(Protocol):
 
 
 STALLED_S = 4 * 3600.0
-"""Seconds without the end of an episode and without new weights after which a run is stalled."""
+"""Seconds after which a run counts as stalled, if no episode ended and no new weights came."""
 
 
 class Dispatcher(EpisodeSource):

@@ -23,16 +23,16 @@ from areal_sdk.telemetry.live.terminal import counted
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 MAX_SOURCES = 32
-"""Largest number of sources in a report by source. More than that are not families of tasks."""
+"""Largest number of sources in a report by source. More names than this are hardly families of tasks."""
 MIN_TASKS = 8
-"""Fewest scored attempts for the remark that all earned the same: with fewer it may be chance."""
+"""Fewest scored attempts after which a report remarks that all had the same reward: fewer may agree by chance."""
 OTHER = "other"
 """Name of the tasks without a source in a report by source."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """The result of an evaluation. Rates are over scored episodes; the others are counted separately."""
+    """The result of an evaluation. Most rates are over scored episodes; `errors` counts the episodes without a verdict."""
 
     split: str
     num_tasks: int
@@ -43,7 +43,7 @@ class EvalReport:
     reward: Interval | None
     pass_at: Mapping[int, Interval]
     """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes. A k > 1 is left out if
-    fewer than half of the tasks have as many: failures would then choose the tasks."""
+    fewer than half of the tasks have k: failed episodes would then decide which tasks are measured."""
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
     first_errors: Mapping[str, str]
@@ -59,17 +59,17 @@ class EvalReport:
     """A report for the tasks of each source, if there are several sources (`Task.source`)."""
     solved: float | None = None
     """Share of all episodes that succeeded, with every task counting alike. An episode without a verdict did not
-    succeed. Weights are compared by this share: else weights could win whose failures raise, and are left out."""
+    succeed. Weights are compared by this share: by `success`, weights could win because their failures raise."""
     num_uncalled: int = 0
     """Number of scored episodes that never called the model: their verdicts say nothing about it."""
     outcome: Mapping[str, float] = field(default_factory=dict)
     """Means of the metrics that the episodes' outcomes carry, as `outcome/NAME`."""
     is_in_points: bool = False
-    """Whether rewards are points: some episode with a reward above 1 is no success, so a reward of 1 is none either."""
+    """Whether rewards are points: some episode has a reward above 1 and claims no success, so 1 does not mean success."""
     run_dir: str = ""
-    """The directory with its episodes, if they were kept."""
+    """The directory with the episodes of the evaluation; empty if they were not kept."""
     pass_tasks: Mapping[int, int] = field(default_factory=dict)
-    """Number of tasks that each k of `pass_at` is over, if not all tasks have it."""
+    """Number of tasks behind each `pass_at[k]`. A k that all tasks have is left out."""
     num_compared: int = 0
     """Number of tasks with several scored attempts."""
     num_differing: int = 0
@@ -370,7 +370,7 @@ def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Interval | None:
 def _pass_at(
     scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int, *, num_tasks: int
 ) -> tuple[dict[int, Interval], dict[int, int]]:
-    """pass@k, and the number of its tasks if that is not `num_tasks`."""
+    """pass@k by k, and by k the number of tasks behind it if they are fewer than `num_tasks`."""
     result: dict[int, Interval] = {}
     counts: dict[int, int] = {}
     k = 1

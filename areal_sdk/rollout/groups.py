@@ -49,7 +49,7 @@ class ScoredEpisode:
     """Whether the model called a tool; None if it was offered none."""
 
     def masked(self, *, before: int) -> Self | None:
-        """The episode with the tokens sampled before that version as context; None if no other is trained."""
+        """The episode with all tokens of versions before `before` as context; None if it then trains no token."""
         masked = tuple(mask_older(t, than=before) for t in self.trajectories)
         oldest = oldest_version(masked)
         if oldest is None:
@@ -215,7 +215,7 @@ class FinishedGroup:
         return len(self.members) > 1 and len(verdicts) == 1
 
     def is_idle(self, idle: IdleGroups) -> bool:
-        """Whether the algorithm learns nothing from the group. The algorithm tells which groups these are."""
+        """Whether the algorithm learns nothing from the group, by its own rule `idle`."""
         if idle is IdleGroups.NONE or not self.is_uniform:
             return False
         return idle is IdleGroups.EQUAL_REWARDS or len({m.num_turns for m in self.members}) == 1
@@ -258,8 +258,8 @@ class RolloutBatch:
 
 @dataclass(slots=True)
 class FailureStreak:
-    """Counts the episodes in a row that gave nothing to train. If an agent never works, the run ends with its error,
-    before it consumes the dataset."""
+    """Counts the episodes in a row that gave nothing to train. At the limit the run ends with the latest error, so that
+    an agent that never works does not consume the whole dataset."""
 
     limit: int
     num_lost: int = 0
@@ -268,7 +268,7 @@ class FailureStreak:
         self.num_lost = 0
 
     def lose(self, size: int, cause: Rejection) -> RolloutError | None:
-        """Count a group of `size` that was given up. Returns the error with which the run ends, if the limit is passed."""
+        """Count a group of `size` that was given up. Returns the error that ends the run, once the limit is reached."""
         self.num_lost += size
         if self.num_lost < self.limit:
             return None

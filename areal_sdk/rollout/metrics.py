@@ -13,7 +13,7 @@ from areal_sdk.telemetry.metrics import never_called, tool_use
 WINDOW = 512
 """Number of latest episodes that the rates cover."""
 MIN_EPISODES = 64
-"""Fewest episodes of a rate that may cause a warning."""
+"""Fewest episodes after which their rates may cause a warning."""
 MAX_STALE_SHARE = 0.10
 MAX_LOST_SHARE = 0.05
 MAX_TRUNCATED_SHARE = 0.5
@@ -79,14 +79,14 @@ class RecentEpisodes:
         """Lengths of the first `MIN_EPISODES` episodes."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._num_offered_tools = self._num_called_tools = 0
-        """Numbers of episodes since the run began, or was resumed."""
+        """Numbers of episodes that were offered tools, and that called one, since the run began or was resumed."""
         self._first: list[bool] = []
         """Whether the rewards differ, for each of the first groups."""
         self._succeeded: list[bool] = []
         self._said: set[str] = set()
 
     def grouped(self, groups: Sequence[FinishedGroup]) -> None:
-        """Note that groups were taken into a batch. The first groups of the run are remembered."""
+        """Note that a batch took these groups. Remember of the first `FIRST_GROUPS` groups whether their rewards differ."""
         for group in groups:
             if len(group.members) > 1 and len(self._first) < FIRST_GROUPS:
                 self._first.append(not group.is_uniform)
@@ -129,7 +129,7 @@ class RecentEpisodes:
 
     @property
     def lost_shares(self) -> Mapping[str, float]:
-        """Shares of the latest episodes that ended without a reward, by metric."""
+        """Shares of the latest episodes that ended without a reward, by metric: each metric stands for some drop reasons."""
         return {
             name: _share([reason in reasons for reason in self._ended])
             for name, (reasons, _) in _LOST.items()
@@ -237,11 +237,11 @@ def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]
 
 
 MAX_SOURCES = 20
-"""Largest number of sources. More than that are not sources of a mixture."""
+"""Largest number of sources with metrics of their own. More names than this are hardly sources of a mixture."""
 
 
 def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:
-    """The reward of each source, and its part of the batch; empty if tasks name fewer than two."""
+    """The reward and the number of episodes of each source; empty for one source, or more than `MAX_SOURCES`."""
     by_source: dict[str, list[FinishedGroup]] = {}
     for group in groups:
         by_source.setdefault(group.issued.task.source or "other", []).append(group)

@@ -69,7 +69,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
 
 
 def _turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
-    """The rewards of a policy's own turns. A policy with a reward of its own in `Outcome.by_policy` has none of turns."""
+    """The rewards of a policy's own turns; empty for a policy that has a reward in `Outcome.by_policy`."""
     rewards, turns = episode.outcome.turn_rewards, episode.turns
     if policy in episode.outcome.by_policy:
         return ()
@@ -79,7 +79,7 @@ def _turn_rewards_of(policy: str, episode: Episode) -> tuple[float | None, ...]:
 
 
 def _sampled_by(policy: str, turns: Sequence[Turn]) -> tuple[int, ...]:
-    """Tokens in each turn that training may use for the policy."""
+    """Number of tokens in each turn that training may use for the policy."""
     return tuple(0 if t.excluded or t.policy != policy else len(t.output_tokens) for t in turns)
 
 
@@ -139,14 +139,14 @@ def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
 
 
 class _Homes:
-    """A sequence with the same beginning for each turn, and the number of tokens of the turn that it holds."""
+    """The sequences so far: for each turn, the sequence that begins with most of its tokens, and the number of these."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = turns
         self._found: dict[int, tuple[Branch, int]] = {}
 
     def settle(self, chain: Sequence[int], *, last: int, most_shared: int) -> Branch:
-        """The sequence of the chain's turns up to `last`. It shares at most `most_shared` tokens with another sequence."""
+        """Make the sequence of the chain's turns up to `last`. It shares at most `most_shared` tokens with an earlier one."""
         before, num_shared = self._longest(chain, last)
         num_shared = min(num_shared, most_shared)
         tokens = self._turns[last].tokens_from(num_shared)
@@ -170,7 +170,7 @@ class _Homes:
         return best
 
     def _alike(self, index: int | None) -> Iterator[tuple[int, int]]:
-        """The turn, and the turns that share its beginning, each with the number of tokens that they share."""
+        """The turn, then the earlier turns that begin like it, each with the number of tokens that both have in common."""
         shared: float = math.inf
         while index is not None:
             turn = self._turns[index]

@@ -1,4 +1,4 @@
-"""The verdict on a run: what it learnt, or the first thing that it lacked to learn, and the setting to change.
+"""The verdict on a run: what it learnt, or else the first thing that it needs for learning, and the setting to change.
 
     signal -> gradient -> a rate that moves the policy -> room -> fresh samples -> a reward that tells -> it stays
 
@@ -28,9 +28,9 @@ from areal_sdk.telemetry.live.terminal import counted
 Settings = Mapping[str, Any]
 NOT_SET = "not set"
 SURELY = 2.0
-"""Factor by which a fall must exceed what updates can have cost, which is measured on a sample of the tokens."""
+"""Multiple of what updates can have cost: they do not explain a larger fall. The cost is measured on a sample of tokens."""
 SURE = 3.0
-"""Standard errors by which the best part of a run is better than the whole, not by chance."""
+"""Standard errors by which the best part of a run must exceed the whole run, so that chance does not explain it."""
 
 
 class Need(StrEnum):
@@ -115,7 +115,7 @@ def _lost(steps: Sequence[Step]) -> RunVerdict | None:
 
 
 def _signal(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
-    """Groups whose rewards differ."""
+    """Check that the rewards of enough groups differ."""
     num_groups = sum(step["batch/groups"] for step in steps)
     shares = [share for step in steps if (share := differing(step)) is not None]
     if num_groups < BOUNDS.few_groups or not shares:
@@ -138,7 +138,7 @@ def _signal(steps: Sequence[Step], settings: Settings, course: Course) -> RunVer
 
 
 def _gradient(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
-    """Updates where rewards differ."""
+    """Check that the steps with differing rewards made an update."""
     teaching = [step for step in steps if (differing(step) or 0.0) > 0.0]
     updating = [step for step in teaching if step.get("train/num_updates")]
     if not teaching or len(updating) >= BOUNDS.updating * len(teaching):
@@ -165,7 +165,7 @@ def _gradient(steps: Sequence[Step], settings: Settings, course: Course) -> RunV
 
 
 def _rate(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
-    """Check that the KL of a step lies between standing still and jumping."""
+    """Check how far a step moves the policy, in KL: neither hardly at all, nor by a jump."""
     moves = [(step["step"], kl) for step in steps if (kl := moved(step)) is not None]
     rate = _setting(settings, "trainer.learning_rate")
     if len(moves) >= BOUNDS.few_steps and not course.fell and is_still([kl for _, kl in moves]):
@@ -190,7 +190,7 @@ def _rate(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
 
 
 def _to_move_less(settings: Settings) -> str:
-    """Advice to make the steps smaller: by a fixed rate, or by the bound that the rate follows."""
+    """Advice to make the steps smaller: lower the learning rate or, if it is `auto`, the trust region that it follows."""
     rate, bound = (
         _setting(settings, f"trainer.{key}") for key in ("learning_rate", "trust_region")
     )
@@ -201,7 +201,7 @@ def _to_move_less(settings: Settings) -> str:
 
 
 def _room(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
-    """Episodes that end by themselves."""
+    """Check that enough episodes end by themselves, and not at a limit."""
     share = mean_of(steps, "batch/truncated")
     if (grew := _growth(steps)) is not None:
         truncated = _setting(settings, "rollout.truncated")
@@ -218,7 +218,7 @@ def _room(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
 
 
 def _growth(steps: Sequence[Step]) -> str | None:
-    """The growth of episodes into a limit, from the first window of steps to the last one."""
+    """A sentence about episodes that grew into a limit, from the first window of steps to the last; None if they did not."""
     names = ("batch/sampled_tokens", "batch/truncated")
     known = [[step[name] for step in steps if step.get(name) is not None] for name in names]
     if not all(known):
@@ -228,7 +228,7 @@ def _growth(steps: Sequence[Step]) -> str | None:
 
 
 def _freshness(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdict | None:
-    """Check that samples are young enough to count, and not dropped."""
+    """Check that few episodes are dropped as too old, and that the age of the others costs few effective samples."""
     staleness = _setting(settings, "rollout.max_staleness")
     dropped = mean_of(steps, "batch/stale_share")
     if dropped is not None and dropped > BOUNDS.stale:
@@ -266,8 +266,8 @@ def _stay(steps: Sequence[Step], settings: Settings, course: Course) -> RunVerdi
 
 
 def too_low_a_cost(steps: Sequence[Step], course: Course) -> float | None:
-    """The success or reward that the measured updates since the best step can have cost, if that is too little for the fall;
-    None if they explain it, or were not measured.
+    """The most success or reward that the updates since the best step can have cost, if this is too little for the fall;
+    None if the updates explain the fall, or were not measured.
 
     Pinsker's inequality: where policies are k nats a token apart, an event in an episode of n tokens differs in
     probability by at most sqrt(k n / 2). Updates add up; those of one step are alike at worst (Cauchy-Schwarz).
@@ -316,13 +316,13 @@ RULES: Mapping[Need, Callable[[Sequence[Step], Settings, Course], RunVerdict | N
 
 
 LESS, NOISE = 0.02, 0.1
-"""Relative change from which a loss counts as changed, and part of what was won by which batches differ among themselves."""
+"""Relative change from which a loss counts as changed, and the part of a run's gain that is noise without held-out data."""
 
 
 def verdict_of_losses(
     steps: Sequence[Step], held_out: Sequence[Step], settings: Settings
 ) -> RunVerdict | None:
-    """The verdict on a run that learns from data: by the loss on held-out data, else by that of its steps."""
+    """The verdict on a run that learns from data: by the loss on held-out data, else by the loss of its steps."""
     measured = [
         (event["step"], event["loss"]) for event in held_out if event.get("loss") is not None
     ]
@@ -352,7 +352,7 @@ def verdict_of_losses(
 
 
 def _setting(settings: Settings, key: str) -> object:
-    """A setting as the run resolved it."""
+    """The value of a setting in the resolved configuration; `NOT_SET` without one."""
     value: Any = settings
     for part in key.split("."):
         value = value.get(part, NOT_SET) if isinstance(value, Mapping) else NOT_SET

@@ -3,8 +3,8 @@
     signs of the run -> each rule -> what was there first -> the order of the data's path
 
 A cause is there before its effects, so findings are ranked by the step from which they hold. Findings that began together
-are ranked by the path of the data: what the model says, what it is given for it, what a step makes of it. What costs time
-alone comes last.
+are ranked by the path of the data: the model's words, their rewards, the step that trains them. A fault that costs only
+time comes last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,9 +55,9 @@ class Diagnosis:
     course: str
     """The course of the run in one line."""
     failed: str = ""
-    """The reason why the run ended before its time: an error, a signal, or that it was killed; empty if it did not."""
+    """The reason for an early end of the run: an error, a signal, a kill. Empty if the run ended by itself or goes on."""
     last: tuple[str, ...] = ()
-    """Lines about the last minutes of a run that ended so, and about the parts that are stuck in a run that goes on."""
+    """Lines about the last minutes of a run that ended early, or about the stuck parts of a run that goes on."""
     num_unreadable: int = 0
     """Number of episodes that could not be read, so that the rules did not see them."""
 
@@ -66,7 +66,7 @@ class Diagnosis:
 
 
 def why(run_dir: RunDir) -> Diagnosis:
-    """The faults of the run in `run_dir` as it is now; of an evaluation, what would keep its agent from learning."""
+    """The faults of the run as it is now. An evaluation has the faults that would keep its agent from learning."""
     if run_dir.read_config().get("finetune", {}).get("objective"):
         return _of_losses(run_dir)
     signs = Signs.of(run_dir)
@@ -87,7 +87,7 @@ def causes_of_end(run_dir: RunDir, error: BaseException) -> Iterator[str]:
 
 
 def _told_of_by(ended: str) -> set[str]:
-    """The faults of which an error tells: others may have been there longer, and have not ended the run."""
+    """The names of the faults that the error text `ended` reports: only such a fault can have ended the run."""
     if ended.startswith(DivergedError.__name__):
         return {"no update", "rate too high"}
     return {fault for reason, (fault, _) in episodes.ERRORS.items() if f"{reason.value}: " in ended}
@@ -101,13 +101,13 @@ def diagnose(signs: Signs) -> tuple[RunFault, ...]:
 
 
 def _without_later_move(finding: RunFault) -> RunFault:
-    """The finding, without a metric that moved only after the fault was there."""
+    """The finding, without its early sign (`first`) if that metric moved only after the fault was there."""
     is_later = finding.first is not None and finding.first.step >= finding.since + LEAST
     return replace(finding, first=None) if is_later else finding
 
 
 def _course(signs: Signs) -> str:
-    """The course in one line. A course without a gain and without a fault is flat."""
+    """The course of the run in one line. It is `flat` if the run did not improve although it lacks nothing but a good reward."""
     if not signs.course.values:
         return "no step has trained anything yet"
     if signs.is_evaluation:

@@ -98,9 +98,9 @@ def _is_async(function: Callable[..., object]) -> bool:
 async def guard(
     play: Play, task: Task, context: EpisodeContext, *, turnstile: asyncio.Lock
 ) -> PlayResult:
-    """Play an episode. An `exit()` of the agent becomes an AgentError, so that it does not end the run. At the
-    `turnstile` episodes begin one at a time, so that the event loop has a round between two of them. An episode that
-    waits there counts as playing: Ctrl-C cancels it before its agent can block the loop."""
+    """Play an episode. An `exit()` of the agent becomes an AgentError, so that it does not end the run. Episodes pass
+    the `turnstile` one at a time, and the event loop has a round between two of them. An episode that waits there
+    counts as playing: Ctrl-C cancels it before its agent can block the loop."""
     async with turnstile:
         await asyncio.sleep(0)
     try:
@@ -110,7 +110,7 @@ async def guard(
 
 
 def is_playing(task: "asyncio.Task[Any]") -> bool:
-    """Whether the task runs `guard`, and so an agent."""
+    """Whether the asyncio task runs `guard`, which plays an agent."""
     return getattr(task.get_coro(), "cr_code", None) is guard.__code__
 
 

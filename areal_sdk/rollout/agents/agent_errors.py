@@ -1,6 +1,6 @@
-"""Errors of agents: the words that name the agent, connections whose failure is not its fault, and cures.
+"""Errors of agents: how they name the agent, which failed connections are no fault of the agent, and cures.
 
-The cures are those for mistakes of many first agents.
+The cures are for mistakes that people often make in their first agent.
 """
 
 import re
@@ -76,7 +76,7 @@ def unconnected_is_infrastructure(base_url: str, what: str) -> Iterator[None]:
 
 
 def _unconnected(error: BaseException | None) -> Any:
-    """The failed connection of httpx that caused `error`; None without one."""
+    """The httpx error of a failed connection that caused `error`; None if there is none."""
     while error is not None:
         if type(error).__name__ in _UNCONNECTED and hasattr(error, "request"):
             return error

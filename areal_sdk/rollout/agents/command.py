@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 TASK_VARIABLE = "AREAL_SDK_TASK"
 """Variable that names the file with the task, for commands that do not read stdin."""
 WARM_VARIABLE = "AREAL_SDK_WARM"
-"""Variable that is set for a command that is kept."""
+"""Variable that tells a command that it is warm: it must keep running and answer line by line."""
 LOG = "agent.log"
 
 _IN_A_SANDBOX = (
@@ -60,7 +60,7 @@ _SHELL_SIGNALS = 128
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """Errors of a machine that has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
-"""Characters that are logged of each stream of an episode; of a failed episode, everything that was kept."""
+"""Number of the last characters of stdout, and of stderr, that the log gets for an episode; no limit if the program failed."""
 _QUOTED_CHARACTERS = 500
 _LINE_END = re.compile(r"[\r\n]+")
 """Pattern of the end of a line. `str.splitlines` would also split at U+2028 and the like, which JSON may contain."""
@@ -147,7 +147,7 @@ class CommandAgent(Agent):
     async def _ask(
         self, warm: WarmPrograms[Mapping[str, Any]], task: Task, context: EpisodeContext
     ) -> Outcome | None:
-        """The verdict of a command that is kept."""
+        """The verdict of a warm command."""
         order = {**context.order(task), **_addresses(context)}
 
         def answer(line: str) -> Mapping[str, Any] | None:
@@ -259,8 +259,8 @@ def _sandbox(
 
 
 def silence(agent: AgentLike, why: str) -> str:
-    """The error text for an agent that gave no verdict. `why` says why nobody else gave one. The text ends with the
-    way to give one."""
+    """The error text for an agent that gave no verdict. It includes `why`, the reason why nobody else judged the episode,
+    and ends with the cure."""
     if isinstance(agent, CommandAgent):
         return (
             f'command {agent.name!r} printed no verdict and {why}: print a line {{"reward": 0.5}}'
@@ -322,14 +322,14 @@ def _addresses(context: EpisodeContext) -> Mapping[str, str]:
 
 
 def _environment(context: EpisodeContext, base_url: str) -> dict[str, str]:
-    """The variables of a command. A proxy of the machine would look for a session on loopback elsewhere."""
+    """The environment variables of a command. They keep a session at a loopback address from going through a proxy."""
     env = context.client_variables(base_url)
     host = urlsplit(base_url).hostname or ""
     return env | _no_proxy(host) if _is_loopback(host) else env
 
 
 def _no_proxy(*hosts: str) -> dict[str, str]:
-    """Variables that keep these hosts from a proxy, which would look for them on its own machine."""
+    """Variables that exempt these hosts from a proxy: to the proxy, a loopback address is its own machine."""
     names = ("NO_PROXY", "no_proxy")
     return {name: ",".join(filter(None, (os.environ.get(name), *hosts))) for name in names}
 
@@ -342,7 +342,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _last_line(text: str) -> str:
-    """The last line with text: stack traces of many languages end or begin with the error."""
+    """The last line that names an error, else the last line with text: a stack trace may begin or end with its error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line and not line.startswith("at ")]
     return (errors or lines)[-1][:_QUOTED_CHARACTERS]

@@ -14,7 +14,7 @@ CANCEL_GRACE_S = 2.0
 """Seconds that cancelled user code may take to clean up before it is left behind."""
 
 INTERRUPTED = "Ctrl-C"
-"""The message of the `CancelledError` that Ctrl-C throws into user code: its caller is cancelled next."""
+"""The message of the `CancelledError` that Ctrl-C throws into user code. `within` passes this error on."""
 
 
 async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: str) -> T:
@@ -47,7 +47,7 @@ async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: s
 class DeadlinePassedError(ArealError):
     """The deadline of `within` passed, as opposed to a `TimeoutError` that the code inside raised.
 
-    A signal to the caller of `within`, which raises a `DeadlineError` that names the setting.
+    The caller of `within` catches it, and raises a `DeadlineError` that names the setting.
     """
 
 

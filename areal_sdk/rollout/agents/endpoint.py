@@ -67,8 +67,8 @@ class EndpointRunner(SharesHttpClient):
         )
 
     async def _failed(self, error: EpisodeError, task: Task) -> Outcome:
-        """The error of an episode at this endpoint. If the endpoint is down, that is no error of the agent, whatever
-        its client says."""
+        """The outcome of an episode that failed at this endpoint. If the endpoint is down, this is an infrastructure fault
+        and no error of the agent, even if its client says so."""
         kind, message = error.kind, with_advice(str(error), task, has_called=True)
         says_so = "connect" in f"{error} {error.trace}".lower()
         if kind is ErrorKind.AGENT and says_so and not await _answers(self._base_url):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LIMIT_CODES = frozenset({"context_length_exceeded", "episode_limit_reached"})
-"""Refusals of the gateway that end an episode as truncated; it keeps the rewards so far."""
+"""Codes of the gateway's refusals that end an episode as truncated. The episode keeps its rewards so far."""
 
 
 class EnvironmentAgent(RolloutWorkflow):

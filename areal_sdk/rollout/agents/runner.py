@@ -52,7 +52,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, recorded_i
 logger = logging.getLogger(__name__)
 
 _SIGNS_OF_CONTEXT = (CONTEXT_OVERFLOW, "maximum context length")
-"""Words in the refusal of a prompt that is too long, whichever client read it."""
+"""Words by which an agent's error shows that a prompt was too long, whatever client the agent uses."""
 
 UNSCORED = Outcome.abstained("not scored yet")
 
@@ -88,10 +88,10 @@ class EpisodeRunner(SharesHttpClient):
         longer_context: str = "",
         journal: Journal | None = None,
     ) -> None:
-        """`on_agent_error` is the reward of an episode whose agent raised. With None it stays an error.
+        """`on_agent_error` is the reward of an episode whose agent raised; None: such an episode ends in an error.
 
-        `longer_context` says how a user gets more context, if a setting decides it. `journal` keeps the answers of
-        first attempts, and has those that an earlier process kept.
+        `longer_context` says how a user gets more context, if a setting decides it. The runner writes the answers of
+        first attempts to `journal`, and reads from it the answers that an earlier process wrote.
         """
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
@@ -101,8 +101,8 @@ class EpisodeRunner(SharesHttpClient):
         self._gateway = gateway
         self._rewards = rewards
         self._judges = ""
-        """The configured rewards, in words, if they alone judge. A program that a model wrote may print what a
-        command prints, and posts with the same key."""
+        """Words for the configured rewards if they alone judge. They do for a command: code of a model that it runs
+        could print a verdict, or post a reward with the command's key."""
         if isinstance(agent, CommandAgent) and rewards is not None:
             self._judges = f"The configured rewards ({', '.join(rewards.names)})"
         self._limits = limits or SessionLimits()
@@ -172,7 +172,7 @@ class EpisodeRunner(SharesHttpClient):
             ]  # not before the verdict: until then the trainer waits for the episode
 
     async def _recall(self, request: EpisodeRequest, seed: int) -> Recall | None:
-        """The memory of the episode, with the answers that the journal has of it."""
+        """The answers of the episode that the journal already has, and the function that adds to them; None without a journal."""
         if (journal := self._journal) is None:
             return None
         key = EpisodeKey(request.epoch, request.task.id, request.sibling)
@@ -316,7 +316,7 @@ class EpisodeRunner(SharesHttpClient):
     def _punished(
         self, episode: Episode, error: EpisodeError, posted: Sequence[PostedReward]
     ) -> Outcome:
-        """The verdict on an episode whose agent raised: the one posted for the episode, else that of the settings."""
+        """The verdict on an episode whose agent raised: the reward posted for the episode, else `rollout.on_agent_error`."""
         assert self._on_agent_error is not None, "only then an exception has a reward"
         num_turns = len(episode.turns)
         is_judged = any(reward.turn is None for reward in posted)

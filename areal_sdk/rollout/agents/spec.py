@@ -29,13 +29,13 @@ class AgentSpec:
     """`file.py::Name`, `package.module:Name`, or `registered:NAME` for an environment that `python` has."""
     options: Mapping[str, Any] = field(default_factory=dict)
     table: str = "agent"
-    """Settings table of the options, for error messages."""
+    """The settings table that the options come from; error messages name it."""
     step_timeout_s: float = 60.0
     """Deadline of one step of an environment."""
     python: str = ""
     """The Python of a virtual environment that has the environment's plugin; empty: this one."""
     form: str = ""
-    """Reference of the agent's `AgentForm`, if a plugin's form fits it."""
+    """Reference of the `AgentForm` of a plugin that plays this agent; empty: the core plays it."""
 
     @property
     def is_isolated(self) -> bool:

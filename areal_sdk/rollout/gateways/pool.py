@@ -39,7 +39,7 @@ SILENT_S = 60.0
 WATCH_VERSION_S = 0.1
 """Pause between two looks at the version of the weights, which the gateways stamp on tokens."""
 END_WITHIN_S = 10.0
-"""Seconds that a process may take to tell of its sessions when the server ends."""
+"""Seconds that a process may take to report its last sessions when the server ends."""
 
 
 class RemoteObserver(Protocol):
@@ -60,7 +60,7 @@ class GatewayProcess:
         self.calls = StreamClient[GatewayCalls](child)
         self.sessions: dict[int, GatewaySession] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The reason why the pool has stopped serving."""
+        """Done when the process is lost or has ended its reports; its result is the reason."""
         self._take = take
         self._background = BackgroundTasks()
         self._background.begin(self._read(), name=f"reports of {child.name}")
@@ -116,7 +116,7 @@ class _Engine(EngineCalls):
 
 
 class GatewayPool:
-    """Made by `open_gateways`. Iterates over the open sessions."""
+    """The gateway processes of a server, made by `open_gateways`. Iterates over their open sessions."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class GatewayPool:
         forget: Callable[[int], None],
         say: Callable[[str], None],
     ) -> None:
-        """`make_spec` makes the process with a number from the state of the engine's entrance.
+        """`make_spec` makes the process with a number, given the state of the engine (`InferenceEngine.open_entrance`).
 
-        `forget` is called when the process with a number is gone, before another one takes its place.
+        `forget` gets the number of a process that is gone, before another process takes its place.
         """
         self.base_url = base_url
         self.admin_key = admin_key
@@ -206,14 +206,14 @@ class GatewayPool:
             group.create_task(self._tell_versions(), name="tell versions")
 
     async def tell(self, state: Mapping[str, Any]) -> None:
-        """Tell every process news of the engine's entrance, and wait for those that answer in time.
+        """Tell every process the new state of the engine, and wait for the processes that answer in time.
 
-        The others are told until they confirm these news, or there are newer ones.
+        A process that does not answer is told again, until it confirms this state or a newer one.
         """
         await self._engine_state.send(self._gateways.values(), state)
 
     async def aclose(self) -> None:
-        """End every process, after its sessions have been told of. Idempotent."""
+        """End every process after it has reported its sessions. Idempotent."""
         gateways, self._gateways = self._gateways, {}
         ending = (
             g.calls.call(GatewayCalls.end, timeout_s=END_WITHIN_S)
@@ -308,7 +308,7 @@ async def _tell_over(gateway: GatewayProcess, _: bool) -> None:
 
 @asynccontextmanager
 async def kept_running(pool: GatewayPool, state: Mapping[str, Any]) -> AsyncIterator[GatewayPool]:
-    """The pool, started. If one of its processes dies too often, the block ends."""
+    """The pool, started and watched while the block runs. If a process dies too often, the block ends with an error."""
     try:
         await pool.start(state)
         async with asyncio.TaskGroup() as group:

@@ -107,7 +107,7 @@ class GatewayServer(GatewayCalls):
             self._reports.send(GatewayReport(events, [*ages]))
 
     async def _beat(self) -> None:
-        """Report ages, and that this process lives."""
+        """Report, again and again, the versions of first tokens that changed: the main process sees that this one lives."""
         while True:
             await asyncio.sleep(BEAT_S)
             ages = []

@@ -82,7 +82,7 @@ class GatewayReport:
 
     events: list[Opened | Finished]
     ages: list[tuple[int, int | None]]
-    """Versions of the first tokens of sessions, if they have changed."""
+    """Number of each session whose first token got another version, and this version."""
 
 
 class GatewayCalls(Service, Protocol):
@@ -92,13 +92,13 @@ class GatewayCalls(Service, Protocol):
         """Every event from now on. A report comes at least every quarter of a second."""
 
     def engine_state(self, state: Mapping[str, Any]) -> Answer[None]:
-        """News of the engine's entrance."""
+        """Take the state of the engine that `open_entrance` gave, or a newer one."""
 
     def version(self, version: int) -> Answer[None]:
-        """The engine serves this version."""
+        """Note that the engine now serves `version`."""
 
     def over(self) -> Answer[None]:
-        """Learning has ended."""
+        """Note that learning has ended: refuse rewards."""
 
     def end(self) -> Answer[None]:
         """End all sessions. The answer comes after the last report."""

@@ -35,7 +35,7 @@ from areal_sdk.rollout.judging.verdicts import combine
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
 BLOCKED_S = 2.0
-"""Seconds after the deadline of a call from which its worker, which ends late calls by itself, is blocked."""
+"""Seconds after the deadline of a call. A worker that has not ended the call by then is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class SharedWorker:
 
     A judge behind an endpoint waits for seconds and computes nothing, so a process for each call would
     be waste. The price is that a reward which blocks or crashes holds up its neighbours. So this worker
-    is only the fast way: a call that it does not answer is made again where it is alone.
+    is only the fast way: a call that it does not answer is made again, in a worker for this call alone.
     """
 
     def __init__(self, args: Mapping[str, JSON], *, log_dir: Path, start_timeout_s: float) -> None:

@@ -58,7 +58,7 @@ def share(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 
 class RewardWorker(Rewards):
-    """Runs reward functions. Who calls it decides whether one judgement waits for another."""
+    """Runs reward functions: one episode after another in `main`, many at once in `share`."""
 
     def __init__(self, rewards: Sequence[LoadedReward], *, timeout_s: float | None = None) -> None:
         """`timeout_s`: the deadline of a reward that awaits; None: the caller kills a late worker."""
@@ -66,7 +66,7 @@ class RewardWorker(Rewards):
         self._timeout_s = timeout_s
 
     def idle(self) -> None:
-        """Nothing to do: the call is taken when the one before it has ended."""
+        """Do nothing: a worker answers this call only after the judgement before it has ended, and is then free."""
 
     def score(self, reward: int, episode: Bulk) -> Answer[Outcome]:
         try:
@@ -90,7 +90,7 @@ class RewardWorker(Rewards):
 
 
 def _fault(error: Exception) -> Outcome:
-    """The outcome of an episode whose machine has failed. Raises any other error, which is the reward's own."""
+    """The outcome for an InfrastructureError: the machine failed. Any other error is the reward's own, and is raised."""
     if isinstance(error, InfrastructureError):
         traceback.print_exception(error)
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, clean_text(str(error)))

@@ -134,8 +134,8 @@ def posted_outcome(posted: Sequence[PostedReward], *, num_turns: int) -> Outcome
 def with_posted(returned: Outcome, posted: Sequence[PostedReward], *, num_turns: int) -> Outcome:
     """The verdict that an agent returned and the rewards posted to its session, in one verdict.
 
-    If turns have rewards, the reward of the episode is added to the reward of the last turn. Only one reward of a
-    turn, or of the episode, can count. ValueError if there are two different ones.
+    If rewards were posted for turns and the agent returned one for the episode alone, this one is added to the reward of
+    the last turn. ValueError if a turn, or the episode, has a posted and a returned reward that differ.
 
     >>> with_posted(Outcome.scored(1.0), [PostedReward(0.25, turn=0)], num_turns=2).turn_rewards
     (0.25, 1.0)

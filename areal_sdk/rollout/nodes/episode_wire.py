@@ -32,7 +32,7 @@ _NEW, _OUTPUT, _LOGPROBS, _VERSIONS = _ARRAYS
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The facts that the episodes of one runner share: training, or an evaluation."""
+    """The settings that all episodes of a runner share. Training is a stage, and so is each kind of evaluation."""
 
     split: str
     sampling: SamplingPolicy
@@ -54,15 +54,15 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Episodes that have ended, and from time to time what runs."""
+    """Episodes that have ended and, from time to time, facts about running ones."""
 
     ended: list[tuple[int, int]]
     """Number of each episode, and how many of `buffers` are its own."""
     buffers: list[Bulk]
     ages: list[tuple[int, int | None]]
-    """Versions of the first tokens of episodes, if they have changed."""
+    """Number of each episode whose first token got another version, and this version."""
     waits: list[tuple[str, float, float]] | None
-    """The waits of the node, each with its name, its seconds so far and at most; None: as before."""
+    """The waits of the node, each as its name, its seconds so far and its longest time; None: as last reported."""
 
 
 class NodeCalls(Service, Protocol):
@@ -76,7 +76,7 @@ class NodeCalls(Service, Protocol):
     def stop(self, numbers: list[int]) -> Answer[None]: ...
 
     def engine_state(self, state: Mapping[str, Any]) -> Answer[None]:
-        """News of the engine's entrance."""
+        """Take the state of the engine that `open_entrance` gave, or a newer one."""
 
 
 def pack_request(request: EpisodeRequest) -> bytes:

@@ -57,7 +57,7 @@ class Playing:
 
 
 class RolloutNode:
-    """A node and the episodes that it plays. Messages of 50 ms are sent together."""
+    """A node and the episodes that it plays. Messages wait up to 50 ms, to be sent together."""
 
     def __init__(self, child: Child) -> None:
         self.playing: dict[int, Playing] = {}
@@ -120,8 +120,8 @@ class RolloutNode:
             self.playing.pop(number, None)
 
     async def tell(self, state: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Tell the node the engine's state, and wait up to `timeout_s` until it confirms. A message that was given up
-        meanwhile is cancelled, so a node that stood still does not act on it later."""
+        """Tell the node the engine's state, and wait up to `timeout_s` until it confirms. After that time the message is
+        cancelled, so that a node that stood still does not act on an old state later."""
         await self._calls.call(NodeCalls.engine_state, state, timeout_s=timeout_s)
 
     async def aclose(self) -> None:
@@ -216,7 +216,7 @@ class RolloutNode:
         playing.ended.set_result(unpack(playing.request, buffers))
 
     def _lose(self, why: str) -> None:
-        """Fail the episodes that it plays, and all later ones."""
+        """Fail the episodes that the node plays, and all that it is asked to play later."""
         if self._lost:
             return
         self._lost = f"rollout node is gone: {why}"

@@ -36,10 +36,10 @@ WATCH_EVERY_S = 0.5
 START_TIMEOUT_S = 300.0
 """Seconds without any node after which a run gives up."""
 RETRIES = RestartPolicy(max_restarts=10)
-"""Number of attempts to replace a lost node, while replacements do not start."""
+"""Number of failed starts, within ten minutes, after which the pool stops trying to replace a lost node."""
 
 Ended = TypeVar("Ended")
-"""An `Episode`, or one that is triaged too."""
+"""The result of a runner: an `Episode`; of a runner of training, an `Episode` or a `TriagedEpisode`."""
 
 
 class NodePool:
@@ -55,7 +55,7 @@ class NodePool:
         longest_s: float = 600.0,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
-        """`make_spec` makes the process of a slot, which is told the state of the engine's entrance.
+        """`make_spec` makes the process of a slot, given the state of the engine (`InferenceEngine.open_entrance`).
 
         Every episode ends within `longest_s`, retries included.
         """
@@ -90,7 +90,7 @@ class NodePool:
         return {node.name: node.pid for node in self._nodes if not node.is_lost}
 
     async def start(self, state: Mapping[str, Any]) -> None:
-        """Start every node; the first failure ends the others. `state` is that of the engine's entrance."""
+        """Start every node; the first failure ends the others. `state` tells the nodes how to reach the engine."""
         self._engine_state.latest = state
         try:
             with raised_here(ConfigError):  # about the user's file
@@ -111,9 +111,9 @@ class NodePool:
         return NodeRunner(self, Stage("train", sampling, truncated, journal))
 
     async def tell(self, state: Mapping[str, Any]) -> None:
-        """Tell every node news of the engine, and wait for those that answer in time.
+        """Tell every node the new state of the engine, and wait for the nodes that answer in time.
 
-        The others are told until they confirm these news, or there are newer ones.
+        A node that does not answer is told again, until it confirms this state or a newer one.
         """
         await self._engine_state.send(self._slots.workers, state)
 
@@ -178,7 +178,7 @@ class NodePool:
         )
 
     async def _watch(self) -> None:
-        """Replace lost nodes, and show what the others wait for."""
+        """Replace lost nodes, and show what the living ones wait for."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             for node in self._slots.workers:

@@ -46,7 +46,7 @@ class NodeServer(NodeCalls):
         make_runner: Callable[[Stage], EpisodeRunner],
         told: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """`told` is called with the state of the engine's entrance."""
+        """`told` is called with each state of the engine that the main process sends."""
         self._channel = channel
         self._make_runner = make_runner
         self._told = told
@@ -138,7 +138,7 @@ class NodeServer(NodeCalls):
         ages: Sequence[tuple[int, int | None]] = (),
         waits: Sequence[tuple[str, float, float]] | None = None,
     ) -> None:
-        """Send the episodes that have ended, and those that run if they are given."""
+        """Send a report of the episodes that have ended, with `ages` and `waits` as in `NodeReport`."""
         if self._reports is None or not (self._unreported or waits is not None):
             return
         numbers, self._unreported = self._unreported, []

@@ -34,14 +34,14 @@ the mask follows, filled up to whole words."""
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A trajectory without its arrays and without what its episode says."""
+    """The fields of a trajectory that are neither in its arrays nor in its episode."""
 
     length: int
     """Number of tokens of the trajectory's own branch."""
     num_before: int
-    """Number of tokens of another trajectory that this one continues."""
+    """Number of tokens that the trajectory shares with another one, at their beginning."""
     before: int | None
-    """Place of that other trajectory."""
+    """Index in `rows` of the trajectory that it shares them with; None if it shares none."""
     num_turns: int
     num_sampled: int
     turn_alternatives: tuple[tuple[int, ...], ...]

@@ -29,20 +29,20 @@ _DIGITS = 6
 
 
 class Curriculum:
-    """The shares of one mixture. A source of which nothing is known has its whole weight."""
+    """The shares of one mixture. A source keeps the weight that the user gave it until it has scored episodes."""
 
     def __init__(
         self, weights: Mapping[str, float], *, target: float, floor: float, every: int
     ) -> None:
-        """`weights` by label. `target`, `floor` and `every` as in the settings."""
+        """`weights` are by the label of a source. `target`, `floor` and `every` are those of `[curriculum]`."""
         self._weights = dict(weights)
         self._target = target
         self._floor = floor
         self.every = every
         self._shares: list[list[float]] = []
         self._recent = {label: [0.0, 0.0] for label in weights}
-        """Successes and episodes of each source; older ones count less. A source that is not drawn keeps its numbers,
-        which are the reason for its floor."""
+        """Successes and episodes of each source; older ones count less. A source that is never drawn would keep its numbers
+        for ever, so `floor` lets every source be drawn."""
         self._fresh = {label: [0.0, 0.0] for label in weights}
         """Successes and episodes of each source since the latest block began. They are sums, so that the order of episodes
         does not matter."""
@@ -119,7 +119,7 @@ class Curriculum:
         return found
 
     def state(self) -> dict[str, Any]:
-        """The present state as JSON for a checkpoint, which is written later."""
+        """The present state as JSON. It is a copy, because a checkpoint writes it later."""
         return {
             "every": self.every,
             "shares": [list(one) for one in self._shares],

@@ -80,7 +80,7 @@ class EpisodeRequest:
     sibling: int = 0
     epoch: int = 0
     attempt: int = 0
-    """Infrastructure retries so far: those of rollout nodes that were lost."""
+    """Number of earlier attempts that ended because their rollout node was lost."""
 
     def __post_init__(self) -> None:
         task_key(self.task)  # before play, which may change the data of the task

@@ -61,8 +61,8 @@ class TaskSource(TaskBook):
         first: Collection[TaskKey] = (),
         on_consumed: Callable[[TaskKey], None] = lambda key: None,
     ) -> None:
-        """`first` are issued before the other tasks of their epoch: a resumed run goes on with their episodes, and
-        these grow old."""
+        """`first` are issued before the other tasks of their epoch: a resumed run goes on with episodes of these tasks,
+        whose first tokens are old already."""
         self._first = first
         self._on_consumed = on_consumed
         self._stream: TaskStream | None = None
@@ -214,7 +214,7 @@ class TaskSource(TaskBook):
         return generator.sample(tasks, len(tasks))
 
     def _order_id(self, tasks: Iterable[Task]) -> int:
-        """A checksum of tasks and order: positions in a checkpoint are valid only if it is equal."""
+        """A checksum of tasks and order. A checkpoint's positions hold only for tasks with the same checksum."""
         digest = zlib.crc32(f"{self._seed} {self._shuffle}".encode())
         for task in tasks:
             digest = zlib.crc32(task.id.encode("utf-8", "surrogatepass") + b"\n", digest)

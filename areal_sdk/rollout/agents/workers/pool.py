@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.5
 """Seconds after which a lost worker is replaced if no episode asks for one."""
 STOP_MARGIN_S = 10.0
-"""Seconds added to the longest time in which a worker notices that an episode was cancelled."""
+"""Seconds that a worker gets to confirm the end of an episode, beyond a blocked event loop and the clean-up."""
 
 
 class AgentPool(RolloutWorkflow):
@@ -60,7 +60,7 @@ class AgentPool(RolloutWorkflow):
             name="agent",
         )
         self._is_failure_said = False
-        """Whether the user was told why a worker did not start, and none has started since."""
+        """Whether the user was told why a worker did not start. The next worker that starts makes it False."""
         self._workers: set[AgentProcess] = set()
         """Every living worker, including the retired ones, which have no slot."""
         self._background = BackgroundTasks()
@@ -192,7 +192,7 @@ class AgentPool(RolloutWorkflow):
 
 
 def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: Path) -> AgentLike:
-    """The agent itself, or a pool (yet to be started) of workers that make it from its spec."""
+    """The agent to play: made in this process, or a pool of workers (not started yet) that make it from its spec."""
     if not isinstance(agent, AgentSpec):
         return agent
     if not rollout.workers and not agent.is_isolated:
@@ -208,7 +208,7 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
 
 
 def isolated_memory(rollout: RolloutSection, num_workers: int) -> MemoryLimit | None:
-    """The memory limit of each isolated worker. All of them may leak, and the machine must survive it."""
+    """The memory limit of each isolated worker: unless it is set, all together may use half of the machine's memory."""
     limit_mb = rollout.isolated_memory_mb
     if limit_mb is None and (whole_mb := machine_mb()) is not None:
         limit_mb = max(1, whole_mb // 2 // num_workers)

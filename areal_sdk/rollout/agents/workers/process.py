@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 WORKER = "areal_sdk.rollout.agents.workers.worker:main"
 SAY_BLOCKED_AFTER_S = 5.0
-"""Seconds that one step may hold a worker's event loop before its place is logged."""
+"""Seconds for which a step may hold a worker's event loop before a warning names the line of code."""
 STACKS_S = 0.2
 """Time for a worker that is about to be killed to write its stacks to the log."""
 CLOSE_GRACE_S = 1.5
@@ -240,7 +240,7 @@ class AgentProcess(SessionCalls):
         return InfrastructureError(self._postmortem.for_others)
 
     def _examine(self, death: ChildDiedError) -> Postmortem:
-        """Find the episode whose code ran when the worker died. A lone episode needs no search."""
+        """Find the episode to blame: the one whose code ran when the worker died, or the only one that it had."""
         end = self._child.exited.result()
         number, _ = self._holder.read()
         culprit: int | None = number or None

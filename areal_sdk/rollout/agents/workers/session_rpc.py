@@ -111,7 +111,7 @@ def unpack_call_result(packed: bytes | memoryview) -> CallResult:
 
 
 def pack_request(**request: Any) -> bytes:
-    """The arguments of `context.generate`."""
+    """Pickle the arguments of `context.generate`."""
     return _pickle(request)
 
 
@@ -157,7 +157,7 @@ def _unpickle(packed: bytes | memoryview) -> Any:
 TURNS_TIMEOUT_S = 60.0
 """Deadline of `turns`, which the main process answers from memory."""
 EPISODE_BACKSTOP_S = 7 * 86400.0
-"""Bound of the waits for an episode and for its turns, which the runner's deadline ends much earlier."""
+"""Longest wait for an episode or for one of its turns. The runner's deadline ends both much earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Played:
         return cls(None, error.kind.value, clean_text(str(error)), clean_text(error.trace))
 
     def unpack(self) -> PlayResult:
-        """The result. Raises the `EpisodeError` as the main process would have raised it."""
+        """The result of the agent. If the episode failed, raises its `EpisodeError`, as playing in this process would."""
         if self.result is None:
             raise _ERRORS[self.kind].at("", self.message, trace=self.trace)
         return unpack_result(view_of(self.result))
@@ -205,7 +205,7 @@ class SessionCalls(Service, Protocol):
     def turns(self, number: int, since: int) -> Answer[Packed]: ...
 
     def blocked(self, number: int, where: str) -> Answer[None]:
-        """The episode holds the event loop of its worker."""
+        """Report that code of the episode, at `where`, blocks the event loop of its worker."""
 
 
 class RemoteSession:

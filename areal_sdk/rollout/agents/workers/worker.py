@@ -164,7 +164,7 @@ class AgentWorker(AgentCalls):
             session.close()
 
     def _say_blocked(self, blockage: Blockage) -> None:
-        """Say that the loop is blocked. The watchdog's thread calls this meanwhile."""
+        """Tell the main process that the loop is blocked. The watchdog calls this from its own thread."""
         number, _ = self._holder.read()
         if number in self._playing and not blockage.is_reminder:
             where = f"{blockage.coroutine} ({blockage.place})"
