@@ -36,7 +36,7 @@ class ModelShape:
     keeps_scores: bool = False
     """Whether some layers have a window, or a cap on their scores. Their attention keeps scores for a while."""
     mixture: Mixture | None = None
-    """The experts of every layer. A model that keeps some layers dense takes less than is computed here."""
+    """The experts of every layer; None: there are none. A model with some dense layers needs less than is computed here."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":
@@ -102,7 +102,7 @@ class ModelShape:
 
     @property
     def table(self) -> int:
-        """Elements of the embedding; the output layer has as many."""
+        """Elements of the embedding, and as many of the output layer."""
         return self.vocabulary * self.hidden
 
     @property
@@ -145,18 +145,18 @@ SHAPES = {
     "32B": ModelShape(152064, 5120, 27648, 64, 40, 8, 128, has_biased_heads=True),
     "70B": ModelShape(128256, 8192, 28672, 80, 64, 8, 128),
 }
-"""Sizes that models are made in: vocabulary, hidden, intermediate, layers, heads, key heads, their
-dimension. No model is looked up for them."""
+"""Usual sizes of models, in place of a real model: vocabulary, hidden size, intermediate size, layers, heads, key heads
+and dimension of a head."""
 
 
 def find_shape(name: str) -> ModelShape:
-    """The shape of a size, of the model in a directory, or of a model on a hub."""
+    """The shape of `name`: a size in `SHAPES`, the directory of a model, or a model on a hub."""
     if name in SHAPES:
         return SHAPES[name]
     return ModelShape.of(read_config(find_directory(name)))
 
 
 def find_directory(name: str) -> Path:
-    """A directory with the config.json of a model in a directory, or on a hub."""
+    """The directory `name` or, for a model on a hub, a directory with its config.json and without weights."""
     local = Path(name).expanduser()
     return local if local.is_dir() else resolve_model(name, weights=False)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 200
-"""Maximum levels of a JSON value from a caller or a model. The rest up to 254 is for the objects that hold the value."""
+"""Maximum levels of a JSON value from a caller or a model. orjson writes 254: the others are for objects around the value."""
 
 _WRITTEN_DEPTH = 254
 """Levels of JSON that orjson writes."""
@@ -100,11 +100,11 @@ class ToolFormat:
     parser: Callable[[Sequence[Tool]], Parser]
     """Makes the parser of one completion, given the tools on offer."""
     opening: Callable[[str | None], str]
-    """The text that begins a call (of that tool), for a `tool_choice` that demands one."""
+    """Makes the text that begins a call, of the named tool if one is given, for a `tool_choice` that demands a call."""
     shown: tuple[str, ...] = ()
     """Special tokens that carry meaning here and so must reach the parser as text."""
     detect: tuple[str, ...] = ()
-    """Substrings of a chat template that speak this format; one is enough."""
+    """Texts that identify the format: a chat template that contains one of them uses it."""
     call_id_length: int = 24
 
 

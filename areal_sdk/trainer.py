@@ -93,15 +93,15 @@ class TrainerSetup:
     engine_accepts: tuple[UpdateContents, ...] = ("all",)
     """The kinds of updates that the trainer may publish."""
     policies: "Mapping[str, PolicySection]" = field(default_factory=dict)
-    """The tables `[policy.NAME]`, for a trainer of several."""
+    """The tables `[policy.NAME]`, for a trainer of several policies."""
     make: "Callable[[TrainerSetup], Trainer] | None" = None
-    """Makes a trainer of one policy, the one that `trainer.name` names. A trainer of several policies makes one for each."""
+    """Makes a trainer of one policy, of the kind that `trainer.name` names: a trainer of several policies needs one for each."""
     only_exports: bool = False
     """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 
 
 class IdleGroups(StrEnum):
-    """The groups from which an algorithm learns nothing. Dynamic sampling refills a batch for them."""
+    """The groups from which an algorithm learns nothing. Dynamic sampling replaces them in a batch."""
 
     EQUAL_REWARDS = "equal_rewards"
     """All siblings got the same reward."""
@@ -221,10 +221,10 @@ class Trainer(ABC):
         """Continue from the checkpoint in `directory`; return the `extra` it was saved with."""
 
     async def roll_back(self, directory: Path) -> None:
-        """Go back to the checkpoint in `directory`, because what came after it lost what it had learnt.
+        """Go back to the checkpoint in `directory`, because later steps lost what the model had learnt.
 
-        The steps go on, and so do their numbers. A subclass should take smaller ones from here on; unless it can,
-        the checkpoint is loaded.
+        The numbers of steps go on from the present one. A subclass should take smaller steps from now on; this
+        default only loads the checkpoint.
         """
         await self.load(directory)
 
@@ -264,8 +264,8 @@ class Trainer(ABC):
         """Take one step that raises the sum of weight * logprob over all trained tokens / `divisor`.
 
         The default divisor is the number of trained tokens, so that `loss` is the mean over them. Returns `loss`,
-        `num_updates` and other metrics. Supervised warm-up and fine-tuning are made of this, and of `score`: an
-        objective that compares sequences turns their scores into weights.
+        `num_updates` and other metrics. Supervised warm-up and fine-tuning call this and, to compare sequences, `score`
+        first: the objective turns the scores into weights of the sequences.
         """
         raise ConfigError(
             f"{type(self).__name__} does not learn from data: it defines no learn; leave sft out"

@@ -68,7 +68,7 @@ class Branch:
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Alone it is pickled with its beginning, which is one piece then."""
+        """Pickle the branch with the tokens before its own, which are one branch then, so that it needs no other."""
         start = self.slice(0, self.num_before)
         return _branch_after, (start, self.tokens)
 
@@ -90,7 +90,7 @@ class Branch:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces[::-1])
 
     def cut(self, length: int) -> "Branch":
-        """The first `length` tokens, at least those before."""
+        """The first `length` tokens of the whole sequence. `length` must be at least `num_before`."""
         own = self.tokens[: length - self.num_before]
         return Branch(own, before=self.before, num_before=self.num_before)
 
@@ -126,16 +126,16 @@ class Trajectory:
     reward: float
     turn_rewards: tuple[float | None, ...]
     turn_alternatives: tuple[tuple[int, ...], ...]
-    """Later turns that are not a consequence of a turn, for each turn, if turns have rewards. They
-    come from another answer to the same prompt. Empty if no turn has any."""
+    """The later turns, for each turn, that are no consequence of it: they are or follow another answer
+    to the same prompt. Empty if no turn has such turns, or if turns have no rewards."""
     num_turns: int
-    """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names them all."""
+    """Number of turns of the episode, those without a trained token included; 0: `turn_of_token` names all of them."""
     num_sampled: int
-    """Tokens that the policy sampled in the episode, over all its branches, also those that are not
-    trained here since they are too old or the episode was truncated; 0 where all are trained."""
+    """Number of tokens that the policy sampled in all branches of the episode, also of those that are
+    not trained because they are too old or the episode was truncated; 0: all are trained here."""
     turn_lengths: tuple[int, ...]
-    """Tokens that the policy sampled in each turn, trained here or not, where turns have alternatives;
-    empty elsewhere, and where all are trained."""
+    """Number of tokens that the policy sampled in each turn, trained here or not. Empty if no turn has
+    alternatives, or if all tokens are trained here."""
     branch: Branch
     """The whole sequence. `tokens` are its end."""
     policy: str
@@ -197,7 +197,7 @@ class Trajectory:
 
     @property
     def oldest_version(self) -> int | None:
-        """None when no token is trained."""
+        """The version of the oldest trained token; None when no token is trained."""
         trained = self.versions[self.loss_mask]
         return int(trained.min()) if len(trained) else None
 
@@ -266,7 +266,7 @@ def trajectory_on(
 
 
 def branches_of(trajectories: Iterable[Trajectory]) -> list[Branch]:
-    """The branches of the trajectories and all that these begin like, each after the one before it."""
+    """The branches of the trajectories, and the branches `before` them. Each comes after its own `before`."""
     found: dict[int, Branch] = {}
     for trajectory in trajectories:
         chain = []
@@ -281,7 +281,7 @@ def branches_of(trajectories: Iterable[Trajectory]) -> list[Branch]:
 def _frozen(
     values: Sequence[object] | NDArray[np.generic], dtype: type[np.generic]
 ) -> NDArray[np.generic]:
-    """An array that nobody writes to: a copy, unless nobody could write to what was given."""
+    """The values as an array that nobody can write to: a copy, unless `values` is such an array already."""
     is_frozen = isinstance(values, np.ndarray) and not values.flags.writeable
     if isinstance(values, np.ndarray) and is_frozen and values.dtype == dtype:
         return values
@@ -311,8 +311,8 @@ class TrajectoryGroup:
     task_id: str
     trajectories: tuple[Trajectory, ...]
     source: str = ""
-    """Groups of one source may be compared where a group is no comparison: the task's `Task.source`, or the
-    caller that brought the task."""
+    """The task's `Task.source`, or the caller that brought the task. A group of one episode may be compared with groups
+    of the same source."""
 
     def __repr__(self) -> str:
         rewards = {t.episode_id: f"{t.reward:g}" for t in self.trajectories}

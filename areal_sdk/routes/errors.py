@@ -29,7 +29,7 @@ class ApiError(ArealError):
         self.code = code
         self.param = param
         self.retry = retry
-        """Whether a retry can help. SDKs retry 409 and 5xx by default; a header tells them this."""
+        """Whether a retry can help. A header tells this to the client, which by default retries 409 and 5xx."""
         self.retry_after_s = retry_after_s
         self.fault = fault
         """The infrastructure fault behind the error, as noted on the session."""

@@ -52,15 +52,15 @@ class Call(ABC):
 
 
 class RecordedCall(Call):
-    """A call to a backend, which its session can keep."""
+    """A call to a backend. The caller's session can keep it as a turn."""
 
     @abstractmethod
     def recording(
         self, raw: bytes, *, read: Callable[[Any], TextRequest]
     ) -> AbstractContextManager[TextRecord]:
-        """Begin a turn of the caller's session with the body `raw`. It counts against limits and quotas.
+        """Begin a turn of the caller's session with the body `raw`. The turn counts against limits and quotas.
 
-        `read` makes the request of the JSON of the body, when the answer is there. It may run in a thread.
+        `read` turns the JSON of the body into a request. It is called when the answer is there, perhaps in a thread.
         """
 
 

@@ -30,7 +30,7 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextChoice:
-    """One of the answers to a request. One that broke off has the finish reason `abort`."""
+    """One of the answers to a request. An answer that broke off has the finish reason `abort`."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
@@ -64,8 +64,8 @@ class TextRecord(ABC):
     async def keep(self, read: Callable[[], TextReply | None], *, size: int) -> None:
         """Keep an answer of `size` bytes, a turn for each choice. A closed session keeps nothing.
 
-        `read` makes the reply, in a thread if the call is large. If it finds none, or raises for text that it cannot
-        read, the session notes that: the client has its answer in any case.
+        `read` makes the reply, in a thread if the call is large. It may find no reply, or raise for text that it cannot
+        read: the session then notes this, and no error reaches the client, which already has its answer.
         """
 
 

@@ -80,8 +80,8 @@ def sync_tree(directory: Path) -> None:
 
 
 def recover(parent: Path) -> None:
-    """Remove directories that killed processes began in `parent`, and put back those that they were replacing. No
-    other process may be writing there."""
+    """Clean up after processes that were killed while they wrote a directory in `parent`: put back the directories that
+    they had set aside, and remove unfinished ones. No other process may be writing there."""
     for old in parent.glob(f".*{_OLD}"):
         path = parent / old.name.removeprefix(".").removesuffix(_OLD)
         if not path.exists():  # it was killed between two renames

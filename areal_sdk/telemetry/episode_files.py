@@ -20,13 +20,13 @@ from areal_sdk.telemetry.files import AppendedFile, JsonLines, end_of_last_line,
 
 RECORDS, INDEX = ".episodes", ".index"
 OLD_RECORDS = ".jsonl"
-"""Suffix of records of earlier versions, one a line. Their index lines name the file."""
+"""Suffix of files of records by earlier versions, one record a line. Lines of their index name the file."""
 
 FILE_BYTES = 16 * 2**20
 INDEX_BYTES = 2 * 2**20
 """Largest size of an index. A reader of the newest episodes reads one index, so an index is small."""
 _PARTS = 8
-"""Fewest files that share the room, so that only the oldest part of the episodes is deleted at once."""
+"""Fewest files into which `keep_bytes` is divided: to make room, only the oldest of them is deleted."""
 
 _LEVEL = 1
 """Level of zlib. Higher levels take three times as long in the main process for a tenth less room."""
@@ -41,7 +41,7 @@ class PackedFile(AppendedFile):
     """A compressor that has seen the first record."""
 
     def append(self, record: bytes) -> tuple[int, int]:
-        """Write one record, of `pack_large`; returns where it begins and how long it is."""
+        """Write one record that `pack_large` made; returns where it begins and how long it is."""
         if self._primed is None:
             place = self.append_bytes(
                 record if _is_packed(record) else zlib.compress(record, _LEVEL)
@@ -61,7 +61,7 @@ def pack_large(text: bytes) -> bytes:
 
 
 def unpacked(record: bytes) -> bytes:
-    """The text of a record of `pack_large`."""
+    """The text from which `pack_large` made a record."""
     return zlib.decompress(record) if _is_packed(record) else record
 
 
@@ -99,7 +99,7 @@ def _damaged(path: Path, offset: int, how: str) -> StorageError:
 
 
 class EpisodeFiles:
-    """Writes pairs of files in a directory: numbered, with `prefix` before the number."""
+    """Writes pairs of files, of records and of their index, in a directory: numbered, with `prefix` before the number."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ def whole_bytes(directory: Path) -> dict[str, int]:
 
 
 def count_deleted(directory: Path, prefix: str) -> int:
-    """The number of deleted episodes of these files. The newest index has it in its first line."""
+    """The number of episodes of files with this prefix that were deleted. The newest index has it in its first line."""
     for stem in reversed(file_stems(directory, prefix)):
         with suppress(FileNotFoundError), (directory / f"{stem}{INDEX}").open("rb") as file:
             if (line := file.readline()).endswith(b"\n"):
@@ -221,8 +221,8 @@ def count_deleted(directory: Path, prefix: str) -> int:
 def read_lines(
     path: Path, *, about: str | None = None, until: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The lines of an index, newest first; with `about`, without the episodes of other ids; with `until`, those
-    of the first bytes.
+    """The lines of an index, newest first. If `about` is an id, episodes with another id are left out. `until` is the
+    number of bytes that are read.
 
     Lines that are not JSON are skipped: a machine that went down may leave such a line.
     """

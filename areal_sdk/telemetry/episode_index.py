@@ -25,7 +25,7 @@ _SOURCES = ("source", "family")
 """The data that name the source of a task (`Task.source`), and are no part of what it asks."""
 _CANONICAL = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
 TEXT_LENGTH = 160
-"""Number of characters of an episode's last answer in the index."""
+"""Number of characters that the index keeps of an episode's last answer."""
 _NUMBER = int | float
 _TYPES: Mapping[str, type | UnionType] = {
     **dict.fromkeys(("id", "task_id", "group", "split"), str),
@@ -50,7 +50,7 @@ other file of this machine."""
 
 
 class EpisodeSummary(NamedTuple):
-    """One line of the index. A run has up to some 100,000: tuples are made in a third of the time."""
+    """One line of the index. It is a tuple, which is made in a third of the time: a run may have 100,000 of them."""
 
     id: str
     task_id: str
@@ -61,7 +61,7 @@ class EpisodeSummary(NamedTuple):
     reward: float | None
     success: bool | None
     dropped: DropReason | str | None
-    """A plain text is a reason of a newer version."""
+    """The reason why the episode was dropped; plain text if a newer version of the SDK wrote it."""
     error: str | None
     num_turns: int
     num_tokens: int
@@ -78,7 +78,7 @@ class EpisodeSummary(NamedTuple):
     """Mean advantage of the episode's trained tokens in that step."""
     turn_advantages: tuple[float | None, ...] = ()
     task_key: str = ""
-    """The same for tasks that ask the same: in all splits and runs, under any id. Empty in runs of earlier versions."""
+    """Digits that are equal for tasks that ask the same, whatever their split, run and id. Empty in runs of earlier versions."""
     measures: int | None = None
     """The step after which an evaluation played the episode."""
 
@@ -114,7 +114,7 @@ def _is_episode(row: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _are_typed(names: tuple[str, ...], kinds: tuple[type, ...]) -> bool:
-    """Whether an episode's line has all fields, and of their types. A run has few kinds of lines."""
+    """Whether an episode's line has all fields, with the right types. It is cached, because most lines look alike."""
     return _TYPES.keys() <= set(names) and all(
         issubclass(kind, _ALL_TYPES.get(name, object))
         for name, kind in zip(names, kinds, strict=True)
@@ -191,14 +191,14 @@ def summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> 
 
 
 def summary_of(row: Mapping[str, Any], mark: Mapping[str, Any], *, file: str) -> EpisodeSummary:
-    """The summary of a line, with what became of the episode later. `file` holds its record."""
+    """The summary of an episode's line, changed by the fields of `mark` from later lines. `file` holds the record."""
     known = {**_EMPTY, "file": file, **row, **mark}
     known["dropped"] = _REASONS.get(known["dropped"], known["dropped"])
     return EpisodeSummary._make(_VALUES(known))
 
 
 def marks_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields of a summary that a line knows of each episode that a step trained, or that was dropped later."""
+    """The fields of summaries that a line changes, by episode, because a step trained the episodes or they were dropped."""
     if "drops" in row:
         return {key: {"dropped": _REASONS.get(row["drops"], row["drops"])} for key in row["ids"]}
     return {

@@ -62,16 +62,16 @@ class EpisodeRecord:
     trajectories: tuple[Trajectory, ...] = ()
     """The trained sequences: tokens, loss masks, versions."""
     dropped: DropReason | str | None = None
-    """A plain text is a reason of a newer version."""
+    """The reason why the episode was dropped; plain text if a newer version of the SDK wrote it."""
     version: int | None = None
     """The policy version when the episode ended."""
     split: str = "train"
     time: float = 0.0
     """Unix time when the episode was written."""
     step: int | None = None
-    """The step that trained the episode, as readers know it; None for an episode that is written."""
+    """The step that trained the episode. Only readers know it: a writer leaves None."""
     credit: Credit | None = None
-    """The advantages that this step gave the episode."""
+    """The advantages that `step` gave the episode."""
     is_undone: bool = False
     """Whether a resume undid the episode, by going on before the step that trained it, or before it ended. It is then
     no part of the run."""
@@ -221,13 +221,13 @@ class _Undoing:
     """The undone part of a run, for a reader that goes from the newest line to the oldest."""
 
     after: float = math.inf
-    """Last step that is not undone, in records older than the resumes that were met."""
+    """Last step that counts, of all lines older than the resumes that the reader has met."""
     in_checkpoint: bool = True
-    """Whether older records than the line just read belong to the state that was resumed."""
+    """Whether the lines older than the one just read were written before the checkpoint that was resumed."""
     waiting: set[str] = field(default_factory=set)
-    """The groups that were not consumed in that state."""
+    """The groups that were not consumed in the resumed checkpoint."""
     plays_again: bool = True
-    """Whether a resumed run plays undone episodes again. A run that learns from callers does not: their episodes stay."""
+    """Whether a resumed run plays undone episodes again. A run that learns from callers cannot: callers' episodes stay."""
 
     def meet(self, line: Mapping[str, Any]) -> None:
         """Read a line that belongs to no episode."""
@@ -242,7 +242,7 @@ class _Undoing:
             self.in_checkpoint = True  # older runs do not say what waited
 
     def undoes(self, row: Mapping[str, Any], step: int | None) -> bool:
-        """Whether the episode is no part of the run: it was played, or measured, again."""
+        """Whether a resume undid the episode, so that the run played or measured it again."""
         if row["split"] == "train" and not self.plays_again:
             return False
         if row["split"] == "train" and step is None:
@@ -262,7 +262,7 @@ def _all_episodes(
     until: Mapping[str, int] | None = None,
     on_unreadable: Callable[[Any], object] = lambda line: None,
 ) -> Iterator[tuple[EpisodeSummary, bool]]:
-    """The episodes newest first, and whether a resume undid each; those of other ids may be left out."""
+    """The episodes, newest first, and whether a resume undid each. With `about`, other ids may be left out."""
     logs = [
         _episodes_of(directory, prefix, about, until, on_unreadable)
         for prefix in (_PLAYED, _MEASURED)
@@ -305,8 +305,8 @@ def read_appended(
     *,
     on_unreadable: Callable[[Any], object] = lambda line: None,
 ) -> Iterator[EpisodeSummary | tuple[str, dict[str, Any]] | None]:
-    """Yield the additions of each line between two sizes of the index files, in order: an episode, or its id and what
-    became of it: the values that a step gave it, or the reason to drop it. None stands for a resume, which may undo earlier lines."""
+    """Yield, in order, the content of the index lines between two sizes of the files. A line gives a new episode, or ids
+    of earlier ones with changed fields: a step's values, a drop. None stands for a resume, which may undo earlier lines."""
     for prefix in (_PLAYED, _MEASURED):
         for stem in file_stems(directory, prefix):
             start = since.get(stem, 0)

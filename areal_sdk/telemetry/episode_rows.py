@@ -1,6 +1,6 @@
 """An episode and its trajectories as JSON: the common parts of turns, branches and trajectories are written once.
 Messages are in one list, and a turn names its new messages as ranges of that list. A field with its default is left
-out. A trajectory names the turns whose tokens it trains. The rest of it follows from them."""
+out. A trajectory names the turns whose tokens it trains, and the turns give its other fields."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -66,7 +66,7 @@ def _turn_row(turn: Turn, messages: "_Messages") -> dict[str, Any]:
 
 @np.errstate(over="raise")
 def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
-    """The episode of a row. `task` takes the place of the task in the row, whose data only JSON describes."""
+    """The episode of a row. `task` takes the place of the row's task, whose data went through JSON."""
     return from_json(
         Episode,
         row,
@@ -77,7 +77,7 @@ def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
 
 
 def trajectory_rows(trajectories: Sequence[Trajectory], episode: Episode) -> list[dict[str, Any]]:
-    """The rows of trajectories. Each names by `before` the trajectory with the same beginning, of `num_before` tokens."""
+    """The rows of trajectories. `before` is the place of the trajectory that shares the first `num_before` tokens."""
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
     rows = []
     for t in trajectories:
@@ -184,7 +184,7 @@ def from_json(cls: type[_T], row: Row, **converted: Any) -> _T:
 
 @cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """The types of the fields that JSON may hold. Arrays check theirs themselves."""
+    """The types of the fields that JSON may hold; empty for a `Trajectory`, whose arrays check their own types."""
     return {} if cls is Trajectory else get_type_hints(cls)
 
 

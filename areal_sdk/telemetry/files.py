@@ -163,8 +163,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_if_whole(path: Path) -> dict[str, Any] | None:
-    """The mapping in `path`, for what a run can be shown without. None if there is no such file, or half of one: a machine
-    that went down may leave that."""
+    """The mapping in `path`, a file that readers of a run can do without. None if it is missing or half written, as
+    after the crash of a machine."""
     try:
         found = read_json(path)
     except orjson.JSONDecodeError:
@@ -226,7 +226,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Make a rename durable; not every file system can."""
+    """Make a rename in `path` durable, on file systems that can."""
     with contextlib.suppress(OSError):
         directory = os.open(path, os.O_RDONLY)
         try:

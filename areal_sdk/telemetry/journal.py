@@ -97,9 +97,9 @@ class Journal:
     def restore(self, *, version: int, max_staleness: int) -> Restored:
         """The episodes on disk, as a run that goes on at `version` may use them.
 
-        A later version was lost with its step. Weights as many updates from `version` on another way are as far from
-        the present ones as those before it, so the token counts as that old. Where a token is older than
-        `max_staleness`, the record ends.
+        A version after `version` was lost with its step. A token of `version + n` counts as `n` versions old, since its
+        weights are `n` updates away from those of `version`. The record of an episode ends before the first answer
+        with a token older than `max_staleness`.
         """
         keys, num_answers, num_too_old = [], 0, 0
         found, self._recorded = sorted(self._recorded), set()
@@ -133,7 +133,7 @@ class Journal:
         return [] if read is None else read[1]
 
     def keep(self, key: EpisodeKey, answer: Answer, is_first: bool) -> bool:
-        """Append an answer. Returns whether that was possible. The file of an episode begins with its first answer."""
+        """Append an answer; returns whether that was possible. `is_first` begins the file of the episode anew."""
 
         def append() -> None:
             with open(self._path(key.stem), "wb" if is_first else "ab", opener=private) as file:
@@ -142,7 +142,7 @@ class Journal:
         return self._later(append)
 
     def forget(self, key: tuple[int, str]) -> None:
-        """The task, an epoch and an id, is consumed: delete the records of its episodes."""
+        """Delete the records of the episodes of a task, an epoch and an id, because it is consumed."""
         stem = _task_stem(*key)
 
         def delete() -> None:
@@ -188,7 +188,7 @@ def _task_stem(epoch: int, task_id: str) -> str:
 
 
 def _as_of(answers: Sequence[Answer], *, version: int, max_staleness: int) -> list[Answer]:
-    """The answers for a run that goes on at `version`, up to the first that is too old."""
+    """The answers that a run may use that goes on at `version`: all before the first that is too old."""
     kept: list[Answer] = []
     for answer in answers:
         turn = answer.turn
@@ -236,7 +236,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> tuple[EpisodeKey, list[Answer]] | None:
-    """The episode of a file and its answers; None if there are none. A damaged file is put aside."""
+    """The episode of a file and its answers; None if there are none. A damaged file is deleted, with a warning."""
     try:
         data = path.read_bytes()
         *lines, torn = data.split(b"\n")

@@ -15,7 +15,7 @@ from areal_sdk.types import Episode
 _OF_STEPS = ("step", "eval", "held_out")
 
 NOTICES = ("note", "warning")
-"""Levels of a `notice` event. It has the step, and the text that the user was told."""
+"""Levels of a `notice` event, which has the step and the text that the user was told."""
 
 
 class MetricsLog:
@@ -41,7 +41,7 @@ class MetricsLog:
 
 
 _COUNTS = ("batch/episodes", "batch/groups")
-"""The values that are numbers wherever an event has them. Others may be no number at all: JSON has no NaN."""
+"""The values that must be numbers if an event has them. Any other value may be null, because JSON has no NaN."""
 _TEXTS: Mapping[str, tuple[str, ...]] = {"notice": ("level", "text"), "failed": ("error",)}
 """The texts that events of a kind have."""
 
@@ -107,7 +107,7 @@ def last_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def told(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The notices, each text once, with the place where it came first and the number of `times`.
+    """The notices, each text once, with the step at which it came first and the number of `times`.
 
     Notices of steps that were taken again are included, because they may tell the reason.
 
@@ -176,7 +176,7 @@ def never_called(num_episodes: int) -> str:
 
 
 def cold_start(steps: Iterable[Mapping[str, Any]]) -> str:
-    """The cure for a run in whose steps no tool was ever called; empty if one was, or none was offered."""
+    """Advice for a run whose model was offered tools and never called one; empty if it called one, or had none."""
     offered = called = 0.0
     for step in steps:
         num = step.get(f"batch/{OFFERED_TOOLS}", 0.0)

@@ -59,7 +59,7 @@ from areal_sdk.telemetry.token_log import StepTokens
 REMOVED = "(removed)"
 
 BEST, WAITING = "best", "waiting"
-"""Folders in `checkpoints`: the best weights, and those that looked better while they changed."""
+"""Folders in `checkpoints`: the best weights, and weights that looked better, but changed while they were evaluated."""
 MEASURED_FILE = "evaluation.json"
 """File beside exported weights with their scores and their step."""
 
@@ -280,7 +280,7 @@ class RunDir:
         return f"areal_sdk.train({', '.join(arguments)})"
 
     def _command(self) -> str:
-        """The command that made this run."""
+        """The name of the `areal-sdk` command that made this run, such as `train` or `serve`."""
         with suppress(OSError, tomllib.TOMLDecodeError):  # reading the settings reports the error
             settings = tomllib.loads(self.config.read_text(encoding="utf-8"))
             if settings.get("serve", {}).get("learn"):
@@ -314,7 +314,7 @@ class RunDir:
         return metrics.read_steps(self.metrics)
 
     def lost_metrics(self) -> str:
-        """The part of the run that the metrics lack; empty if nothing is known to be missing."""
+        """A sentence that names the steps that are missing in the metrics; empty if none is known to be missing."""
         steps = [event["step"] for event in self.read_history() if event["kind"] == "step"]
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         saved = [int(number) for number in names if number.isdecimal()]
@@ -331,7 +331,7 @@ class RunDir:
         return bool(self.read_metrics(kind="measure"))
 
     def list_episodes(self) -> Iterator[EpisodeSummary]:
-        """Newest first."""
+        """The episodes, newest first, without those that a resume undid."""
         return episodes.list_episodes(self.episodes)
 
     def read_tokens(self, step: int) -> StepTokens | None:

@@ -42,7 +42,7 @@ class TokenFlag(IntFlag):
     COUNTED = 1
     """The token is in the divisor of its minibatch."""
     TERM = 2
-    """The token has a term in the loss. Else its advantage is 0, and nothing else has a gradient."""
+    """The token has a term in the loss. A counted token without a term has an advantage of 0, and no gradient."""
     CLIPPED_LOW = 4
     """The trust region holds the term back, since its ratio was too low already."""
     CLIPPED_HIGH = 8
@@ -54,7 +54,7 @@ class TokenFlag(IntFlag):
     MASKED = 64
     """The term weighs nothing, since its importance weight is beyond the maximum."""
     SCREENED = 128
-    """The objective's look at the whole minibatch has removed the term."""
+    """The objective compared all terms of the minibatch, and removed this one as too far from the sampler."""
 
 
 COLUMNS: Mapping[str, type[np.generic]] = {
@@ -72,8 +72,8 @@ COLUMNS: Mapping[str, type[np.generic]] = {
 }
 """The columns of a file and their types there.
 
-* `flags`: a `TokenFlag`; the other columns are NaN where a token has no term.
-* `advantage`: known of every counted token.
+* `flags`: a `TokenFlag`.
+* `advantage`: known of every counted token. All columns below are NaN for a token without a term.
 * `proximal_minus_behaviour`: the logprob at the centre of the trust region, minus the sampler's.
 * `train_minus_proximal`, `train_minus_reference`: the trainer's logprob, when it computed the loss, minus that at the centre, and
   minus that of the reference. Readers also get `train_minus_behaviour`.
@@ -123,7 +123,7 @@ class CountedSequence:
     weight: float
     """The factor of each of its terms in the loss (`aggregation`)."""
     runs: tuple[tuple[int, int, int], ...]
-    """Turn, place of the first token in the turn's whole sequence, and number, for each run of counted tokens."""
+    """The stretches of counted tokens, each as its turn, its first place in the turn's prompt and output, and its length."""
 
     @property
     def num_tokens(self) -> int:
@@ -179,11 +179,11 @@ class StepTokens:
 
 
 _GIVEN = {"log_ratio": "train_minus_proximal", "log_weight": "proximal_minus_behaviour"}
-"""Columns that are left out if they equal another one."""
+"""Columns that a file leaves out if they equal another one, each with the other's name."""
 
 
 def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns as a file has them: rounded, and without those that others give."""
+    """The columns as a file has them: rounded, and without those that equal another one (`_GIVEN`)."""
     kept = {}
     with np.errstate(over="ignore"):
         for name, column in columns.items():
@@ -195,7 +195,7 @@ def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def whole(kept: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns of a file in single precision, and those that it leaves out."""
+    """The columns of a file in single precision, together with the columns that the file leaves out."""
     columns = {
         name: column if name == "flags" else column.astype(np.float32)
         for name, column in kept.items()

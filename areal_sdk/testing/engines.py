@@ -17,7 +17,7 @@ from areal_sdk.testing.conformance import ConformanceError, in_time, require
 from areal_sdk.types import FinishReason, WeightUpdate
 
 HELD_S = 0.5
-"""An engine that wrongly samples while it is paused shows it within this time."""
+"""Seconds within which an engine that wrongly samples while it is paused will have ended a request."""
 
 
 async def check_engine(
@@ -125,9 +125,9 @@ class _Checks:
         self._well_formed(await self._generate(self._request))
 
     async def logprobs(self) -> None:
-        """log softmax(logits / T) over the full vocabulary, whatever top-k left to choose from.
+        """Check that a logprob is log softmax(logits / T) over the full vocabulary, whatever `top_k` is.
 
-        With two candidates left, the difference of their logprobs must scale with 1 / T.
+        With `top_k` = 2, the difference of the logprobs of the two candidates must scale with 1 / T.
         """
         at: dict[float, dict[int, float]] = {}
         for temperature in (0.5, 1.0, 2.0):

@@ -81,7 +81,7 @@ async def _play(
     *,
     may_end: bool = False,
 ) -> list[StepResult]:
-    """Play `replies`: all of them, unless the episode `may_end` before."""
+    """Play `replies`, and return the steps. If the episode ends before the last reply, that is an error unless it `may_end`."""
     environment = make()
     results: list[StepResult] = []
     try:
@@ -110,7 +110,7 @@ async def _check_alone(
     name: str,
     timeout_s: float,
 ) -> None:
-    """Check that an episode repeats itself, alone and beside another one."""
+    """Check that the same replies give the same steps: played twice alone, and beside another episode."""
 
     async def play(replies: Sequence[Message | str]) -> list[StepResult]:
         return await _play(make, task, replies, name, timeout_s, may_end=True)

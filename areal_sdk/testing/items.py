@@ -26,7 +26,7 @@ MAX_TASKS = 200
 NUM_PLAYED = 3
 """Number of tasks that an environment plays."""
 MIN_LEAKS = 3
-"""Fewest tasks that a leak is judged by: a single answer may stand in a question by chance."""
+"""Fewest tasks after which leaked answers are an error: a single answer may stand in a question by chance."""
 
 INVENTED = Task(
     "invented",
@@ -131,7 +131,7 @@ class _Check:
         )
 
     def _options_of(self, item: Callable[..., Any], table: str, *, skip: int = 0) -> dict[str, Any]:
-        """The options that were given; ConformanceError for one that must be given and was not."""
+        """The options that were given, checked; ConformanceError for a wrong one, or if a required one is missing."""
         given = self._options.get(table, {})
         missing = [
             o for o in list_options(item, skip=skip) if o.is_required and o.name not in given
@@ -143,7 +143,7 @@ class _Check:
             raise ConformanceError(f"{exc}{cure}") from None
 
     def _some_tasks(self, most: int = NUM_PLAYED) -> tuple[Sequence[Task], str]:
-        """Tasks to try it on, and a hint where they are invented."""
+        """Tasks to try the item on, and a hint for error messages if the tasks are invented, else an empty one."""
         if self._tasks is not None:
             lines = Path(self._tasks).read_text(encoding="utf-8").splitlines()[:most]
             rows = [json.loads(line) for line in lines]
@@ -217,8 +217,8 @@ def _named(make: Callable[[], Environment], cls: type) -> Callable[[], Environme
 
 
 async def _check_leaks(make: Callable[[], Environment], tasks: Sequence[Task]) -> None:
-    """Check that what the model sees does not contain the answer, unless the rest of the task shows it, as choices
-    do."""
+    """Check that the opening messages and the tools do not show the answers of all tasks. A task is left out if its other
+    data show the answer, as choices do."""
     leaks = 0
     judged = 0
     for task in tasks:

@@ -235,7 +235,7 @@ def sources_of(distribution: str) -> list[PluginSource]:
 
 
 def items_of(plugins: Plugins) -> list[Item]:
-    """Datasets first: the others are tried on their tasks."""
+    """The items that the plugins bring, datasets first: the other items are tried on the tasks of these."""
     items = [
         Item(kind, name)
         for report in plugins.report()

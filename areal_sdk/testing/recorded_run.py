@@ -13,7 +13,7 @@ class RecordedRun:
     """Writes a run step by step. `close` it, as a run does, or read it while it grows."""
 
     def __init__(self, directory: Path, *, settings: Mapping[str, Any] | None = None) -> None:
-        """Begin a run in `directory`; go on with the one that is there."""
+        """Begin a run in `directory`, or go on with a run that is there."""
         self.path = directory
         self._run = RunDir(directory)
         if not self._run.config.is_file():

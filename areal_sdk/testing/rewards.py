@@ -21,10 +21,10 @@ async def check_reward(
     options: Mapping[str, Any] | None = None,
     timeout_s: float = 10.0,
 ) -> list[Outcome]:
-    """Score `episodes`, and what else a policy may do; ConformanceError says what is wrong.
+    """Score `episodes`, then strange ones that a policy may produce; ConformanceError says what is wrong.
 
-    `episodes` should be typical ones (see `make_episode`); the strange ones are made from their
-    tasks. Returns the verdicts on `episodes`, for your own assertions.
+    `episodes` should be typical (see `make_episode`). The strange ones are made from the task of the
+    first. Returns the verdicts on `episodes`, for your own assertions.
     """
     name = getattr(reward, "__name__", repr(reward))
     require(len(episodes) > 0, "check_reward needs at least one typical episode")

@@ -27,7 +27,7 @@ class Fault(StrEnum):
     RAISE = "raise"
     """The engine raises EngineError."""
     HANG = "hang"
-    """Accepts and never answers; ends only when the request is cancelled."""
+    """The engine accepts the request and never answers; only a cancellation ends it."""
     CLOSE = "close"
     """The stream ends without a finish reason, like a connection that broke."""
     ABORT = "abort"
@@ -46,7 +46,7 @@ class Reply:
     after: int = 0
     """Tokens that are delivered before the fault."""
     logprobs: Sequence[float] | None = None
-    """Default: `scripted_logprob` of each token."""
+    """Logprobs of the tokens; None: `scripted_logprob` of each."""
 
 
 Script = (
@@ -67,7 +67,7 @@ _MOST_KEPT = 1000
 
 
 def scripted_logprob(token: int, index: int) -> float:
-    """The logprob of `token` as output number `index`. It differs by both, so that tests notice shifted or swapped
+    """The logprob of `token` as output number `index`. It depends on both, so that tests notice shifted or swapped
     lists."""
     return -((token * 31 + index * 7) % 97 + 1) / 50
 
@@ -182,7 +182,7 @@ class ScriptedEngine(InferenceEngine):
     async def _play(
         self, reply: Reply, output: "_Output", request: GenerateRequest
     ) -> AsyncIterator[GenerateChunk]:
-        """Deliver `output` token by token; each token takes the version of its own moment."""
+        """Deliver `output` token by token; each token takes the engine's version at its own moment."""
         num_delivered = len(output.tokens) if reply.fault is None else reply.after
         chunk: list[tuple[int, float, int]] = []
         for index, token in enumerate(output.tokens[:num_delivered]):

@@ -61,7 +61,7 @@ async def check_workflow(
 async def check_survival(
     agent: "AgentLike | type[Any]", task: Task | Mapping[str, Any], *, timeout_s: float = 30.0
 ) -> None:
-    """Check what `check_workflow` checks without replies of yours."""
+    """Check as `check_workflow` does, for an agent whose replies you do not script: nonsense, faults, episodes at once."""
 
     async def play(script: "_Script") -> Episode:
         return await run_agent(agent, task, engine=script, max_turns=MAX_TURNS, timeout_s=timeout_s)

@@ -26,7 +26,7 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict)
     """Data for the agent, the rewards and the environment: a question, an answer, a seed."""
     key: str = field(default="", init=False, repr=False, compare=False)
-    """Digits that name what the task asks (`task_key`), from the time it is issued."""
+    """Digits that name what the task asks (`task_key`); empty until `task_key` was called."""
 
     @property
     def source(self) -> str:

@@ -74,7 +74,7 @@ class Turn:
     parent: int | None = None
     """Index, in the episode, of the turn whose prompt + output this prompt starts with."""
     fork: ForkReason | None = None
-    """Reason that is set when the client sent history but no recorded turn could be extended as it was."""
+    """The reason why the client's history continues no recorded turn as it was; None if it does, or if there is no history."""
     excluded: Exclusion | None = None
     policy: str = ""
     """Name of the policy that sampled the turn, in a run with several (`[policy.NAME]`)."""
@@ -82,17 +82,17 @@ class Turn:
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
     duration_s: float = 0.0
     began_s: float = field(default=0.0, compare=False)
-    """Seconds from the opening of the session to the request: what lies between turns is the agent's."""
+    """Seconds from the opening of the session to the request. The time between two turns is the agent's own."""
     first_token_s: float = field(default=0.0, compare=False)
     """Seconds from the request to its first token: the wait for a slot, and prefill."""
     queued_s: float = field(default=0.0, compare=False)
-    """Seconds of these for which the request waited for a slot; 0 where the engine does not tell."""
+    """The part of `first_token_s` for which the request waited for a slot; 0 if the engine does not report it."""
     num_cached: int = field(default=0, compare=False)
     """Tokens of the prompt that the engine did not compute again."""
     offers_tools: bool = field(default=False, compare=False)
     """Whether the request had tools that the model could call."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """`tools` at the beginning of a conversation that has some. A call that another
+    """The offered `tools`, if this turn begins a conversation with some. A call that another
     provider answered also has `request` (model, sampling, metadata) and `usage`."""
     num_shared: int = field(default=0, compare=False)
     """Tokens at the start of the prompt that are kept with the turn `shares_with`."""
@@ -188,9 +188,9 @@ class Turn:
 
 
 def linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The turns of an episode, each of which shares only with turns before it.
+    """The turns of an episode, changed so that each shares tokens only with a turn before it in `turns`.
 
-    Agents may change turns and leave some out: a turn takes over what it shared with those.
+    An agent may have left turns out: a turn that shared tokens with one of these then holds the tokens itself.
     """
     kept: list[Turn] = []
     places: dict[tuple[int, ...], int] = {}
@@ -210,7 +210,7 @@ def linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _identity(turn: Turn) -> tuple[int, ...]:
-    """The same for a turn and for what `dataclasses.replace` makes of it with the same tokens."""
+    """A key that a turn has in common with its copies by `dataclasses.replace`, if these keep its tokens."""
     return id(turn.new_tokens), id(turn.output_tokens), turn.num_shared, id(turn._before)
 
 
@@ -260,7 +260,7 @@ def _is_sampled_as(turn: Turn, known: Turn) -> bool:
 
 
 def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
-    """The later turns of each turn that are not its consequence; empty if no turn has any.
+    """The later turns, for each turn, that are not its consequence; empty if no turn has such turns.
 
     >>> one, other = (Turn((1, 2), (token,), (-0.5,), (0,)) for token in (3, 4))
     >>> alternatives([one, other])
@@ -271,7 +271,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     if not repeated:
         return ()
     paths: list[dict[int, int]] = []
-    """The answer that each turn is or continues, by repeated prompt."""
+    """The answers, for each turn, that it is or continues: indices of turns, by the prompt that was asked repeatedly."""
     for index, turn in enumerate(turns):
         path = {} if turn.parent is None else dict(paths[turn.parent])
         if prompts[index] in repeated:
@@ -290,7 +290,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
 def _prompts(turns: Sequence[Turn]) -> list[int]:
     """The index of the first turn with the same prompt, for each turn."""
     known: dict[tuple[int | None, int, str], list[int]] = {}
-    """The turns with distinct prompts, by parent and length, which tell most prompts apart."""
+    """The turns with distinct prompts, by parent, length and policy, so that few prompts are compared in full."""
     first: list[int] = []
     for index, turn in enumerate(turns):
         alike = known.setdefault((turn.parent, turn.num_prompt, turn.policy), [])
@@ -311,12 +311,12 @@ def excerpt(text: str, *, most: int = 60) -> str:
 
 
 def pack_turns(turns: Sequence[Turn]) -> list[list[Any]]:
-    """Linked turns for a pickle: what they share is in it once."""
+    """Linked turns as rows for a pickle, which holds tokens that turns share only once."""
     return [state_of(turn, _before=None) for turn in turns]
 
 
 def unpack_turns(rows: Sequence[list[Any]], known: Sequence[Turn] = ()) -> list[Turn]:
-    """The turns again, which follow `known` in one episode."""
+    """The turns that `pack_turns` packed. In their episode they follow the turns `known`."""
     turns = [*known]
     for row in rows:
         turn = restored(Turn, row)

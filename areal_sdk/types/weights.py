@@ -8,8 +8,8 @@ UpdateContents = Literal["all", "changed"]
 """The content of a published update.
 
 * `all`: every tensor of the checkpoint;
-* `changed`: only those that may differ from the checkpoint that the engine was started with. The others
-  are as they are there, also in an engine that took another update before.
+* `changed`: only the tensors that may differ from the checkpoint that the engine was started with. All
+  others still have the values of this checkpoint, whatever updates the engine took before.
 """
 
 
@@ -25,7 +25,7 @@ class WeightUpdate:
     contents: UpdateContents = "all"
     """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""
     share_seen: float | None = None
-    """Share of the weights that training changed whose rounded value changed too, if the file
-    rounds the trained weights. None: nothing is rounded, or it is not known."""
+    """Share of visible changes, if the file rounds the trained weights: of all weights that training
+    changed, those whose rounded value changed too. None: nothing is rounded, or it is not known."""
     by_policy: "Mapping[str, WeightUpdate]" = field(default_factory=dict)
     """Updates of the policies, in a run with several; `path` is then None."""

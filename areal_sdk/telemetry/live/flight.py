@@ -41,7 +41,7 @@ class FlightRecorder:
         return time.monotonic() - self._noted_at >= 1.0
 
     def hear(self, text: str) -> None:
-        """Keep a line that the user is told. Other threads tell too: of an event loop that is blocked, for one."""
+        """Keep a line that was shown to the user. A thread may call this while the event loop is blocked, to say so."""
         self._said.append(text[:240])
         if self.is_due:
             self._write({})

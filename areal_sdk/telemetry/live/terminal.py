@@ -24,10 +24,10 @@ Span = tuple[str, str]
 _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
 STALENESS, OLDEST = "batch/staleness", "batch/staleness_max"
-"""Mean and largest age of the tokens of the last batch, in versions."""
+"""Metrics of a batch: mean and maximum over its episodes of the age, in versions, of the oldest trained token."""
 
 MANY = 1e6
-"""Reward from which the number of its digits is shown in place of the digits."""
+"""Reward from which a power of ten is shown, as in `2.5e+29`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RunStatus:
     """The state of a run at one moment. Also written to `live.json`, for `inspect --live`."""
 
     name: str = ""
-    """The agent, and what it runs on."""
+    """Name of what runs, such as the agent and the model."""
     unit: str = "step"
     """The unit that `step` counts."""
     step: int = 0
@@ -57,9 +57,9 @@ class RunStatus:
     """The numbers of the last step's line in `metrics.jsonl`, such as `batch/staleness` and `train/loss`. A line of the
     view may show any of them."""
     sampled_per_s: float | None = None
-    """Tokens."""
+    """Tokens that the engine samples per second."""
     trained_per_s: float | None = None
-    """Tokens."""
+    """Tokens that the trainer trains per second."""
     ledger: Mapping[str, Any] = field(default_factory=dict)
     """`Ledger.snapshot()`."""
     waits: Sequence[Mapping[str, Any]] = ()
@@ -303,7 +303,7 @@ def shares_line(shares: Mapping[str, float]) -> str:
 
 
 def source_shares(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The shares of the sources of a mixture, if a curriculum moves them, among the numbers of a step.
+    """The shares that a curriculum gave to the sources, from the numbers of a step; empty without a curriculum.
 
     >>> source_shares({"batch/source/easy/share": 0.25, "batch/source/easy/reward": 1.0})
     {'easy': 0.25}

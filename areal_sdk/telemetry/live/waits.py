@@ -74,8 +74,8 @@ async def waiting(
 ) -> AsyncIterator[None]:
     """Bound the awaits inside by `timeout_s`; after it, `WaitTimeoutError` names the wait.
 
-    `slack_s` is for awaits that keep `timeout_s` themselves and have a better error: it gives them time to raise it.
-    It is not shown.
+    `slack_s` is for awaits that keep `timeout_s` themselves and have a better error: these extra seconds let them raise
+    it. The list of waits does not show the extra seconds.
     """
     wait_id = next(_ids)
     _current[wait_id] = Wait(name, time.monotonic(), timeout_s, is_throttle)

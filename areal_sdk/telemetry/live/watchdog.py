@@ -41,7 +41,7 @@ class Blockage:
     place: str
     """`file:line` where that function makes the blocking call."""
     calls: str
-    """The innermost function that is called from there; the same name if `coroutine` blocks by itself."""
+    """The innermost function on the stack, which `coroutine` called; the name of `coroutine` if it blocks by itself."""
     task: str
     blocked_s: float
     """Seconds of the blockage when it was noticed; it may have lasted longer."""
@@ -74,16 +74,16 @@ class Blockage:
 
 
 def log_blockage(blockage: Blockage) -> None:
-    """Log a blockage: as a warning if the user can mend it, else its stack on debug level. The default report."""
+    """Log a blockage, as a warning if the code is the user's and else as info; its stack on debug level. The default report."""
     _log.log(logging.WARNING if blockage.is_users else logging.INFO, "%s", blockage)
     _log.debug("%s", blockage.stack)
 
 
 class Watchdog:
-    """Watches the running loop inside `async with`. Reports once for each place in the code.
+    """Watches the running loop inside `async with`. Reports each function once, and reminds of a user's that still blocks.
 
-    A place is blamed when its thread computed for `threshold_s`, or when no tick came for
-    `waiting_s`: on a busy machine half a second passes over code that does nothing wrong.
+    The function is blamed if the loop's thread computed for `threshold_s`, or if the loop did not tick for
+    `waiting_s`: on a busy machine a shorter pause may be the fault of no code.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Watchdog:
         self._report = report
         self._reported: set[CodeType] = set()
         self._idle_code: CodeType | None = None
-        """Code of the function that the loop is run from: the innermost function when a loop written in C waits."""
+        """Code of the Python function that runs a loop written in C. It is the innermost function while the loop waits."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
