@@ -30,7 +30,7 @@ def modules_after(code: str) -> set[str]:
         "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     return set(done.stderr.split())
 
@@ -40,7 +40,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
         [sys.executable, "-m", "areal_sdk", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env=env,
     )
 
