@@ -34,7 +34,7 @@ class ModelShape:
     has_normed_heads: bool = False
     has_biased_heads: bool = False
     keeps_scores: bool = False
-    """Whether some layers have a window, or a cap on their scores. Their attention keeps scores for a while."""
+    """Whether some layers have a window, or a cap on their scores: their attention then keeps the scores of a block in memory."""
     mixture: Mixture | None = None
     """The experts of every layer; None: there are none. A model with some dense layers needs less than is computed here."""
 

@@ -121,7 +121,7 @@ class TrainerInfo:
     """The algorithm learns from an episode without siblings."""
     idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS
     policies: tuple[str, ...] = ()
-    """Policies that the trainer tells apart (`Trajectory.policy`). A trainer without any has one."""
+    """Names of the policies that the trainer tells apart (`Trajectory.policy`). Empty: it trains one policy."""
 
 
 @dataclass(frozen=True, slots=True)

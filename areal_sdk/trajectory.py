@@ -68,7 +68,7 @@ class Branch:
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the branch with the tokens before its own, which are one branch then, so that it needs no other."""
+        """Pickle the branch alone: the tokens before its own go with it, as one branch."""
         start = self.slice(0, self.num_before)
         return _branch_after, (start, self.tokens)
 
@@ -112,7 +112,7 @@ class Trajectory:
     episode_id: str
     task_id: str
     tokens: Ints
-    """Tokens after those that `branch` shares; all tokens of an episode's first trajectory."""
+    """Tokens after those that `branch` shares with another branch; all tokens of an episode's first trajectory."""
     loss_mask: Bools
     """Mask of the tokens that the policy sampled and that are trained here (and nowhere else)."""
     logprobs: Floats

@@ -54,7 +54,7 @@ class FollowedRun:
     def refresh(self) -> None:
         """Read what was appended to the metrics and to the index of the episodes.
 
-        Everything is read before anything counts, so a refresh that failed can be tried again.
+        Everything is read before anything is changed, so a refresh that failed can be tried again.
         """
         lines = [*read_json_lines(self.run_dir.metrics, offset=self._events_end)]
         sizes = whole_bytes(self.run_dir.episodes)

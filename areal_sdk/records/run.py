@@ -53,15 +53,15 @@ class Run:
         return self._run_dir.read_config()
 
     def metrics(self) -> list[JSON]:
-        """One row a step. If a resumed run repeated a step, the latest one counts."""
+        """One row per step. If a resumed run repeated a step, the latest one counts."""
         return self._run_dir.read_steps()
 
     def evaluations(self) -> list[JSON]:
-        """One row an evaluation and split."""
+        """One row per evaluation and split."""
         return self._run_dir.read_history(kind="eval")
 
     def episodes(self, where: str | None = None) -> list[JSON]:
-        """One row an episode; with `where`, those of a condition: `"reward < 0.5 and step == 3"`."""
+        """One row per episode; with `where`, only the episodes that meet a condition: `"reward < 0.5 and step == 3"`."""
         found = reversed(Selection(where=where).of(self._run_dir))
         return [
             {name: value for name, value in one._asdict().items() if name not in _PLACES}

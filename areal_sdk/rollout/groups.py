@@ -166,7 +166,7 @@ class PendingGroup:
         return [(n, age()) for n, age in self.ages.items() if n not in self.stopped]
 
     def finished(self) -> "FinishedGroup":
-        """The group as it waits for a step."""
+        """The group in the form in which it waits for a step, without what only play needs."""
         # In a fixed order: the last digit of the mean reward depends on it.
         members = sorted(self.members, key=lambda member: member.sibling)
         return FinishedGroup(self.id, self.issued, tuple(members))

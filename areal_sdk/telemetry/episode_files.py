@@ -1,7 +1,7 @@
 """Files of episodes: pairs that grow, are replaced by new ones, and go when their room is used up.
 
 `000001.episodes` holds records, each compressed alone. `000001.index` holds one short JSON line for each record, with
-its place, and lines about them. A record is whole once its line is there. The first record of a file is the
+its place, and lines about what became of episodes. A record is whole once its line is there. The first record of a file is the
 dictionary for the others, since siblings and tasks have most of their words in common. A writer never continues the
 files of an earlier process, so written bytes are never touched again.
 """
@@ -20,7 +20,7 @@ from areal_sdk.telemetry.files import AppendedFile, JsonLines, end_of_last_line,
 
 RECORDS, INDEX = ".episodes", ".index"
 OLD_RECORDS = ".jsonl"
-"""Suffix of files of records by earlier versions, one record a line. Lines of their index name the file."""
+"""Suffix of files of records by earlier versions, one record per line. Lines of their index name the file."""
 
 FILE_BYTES = 16 * 2**20
 INDEX_BYTES = 2 * 2**20

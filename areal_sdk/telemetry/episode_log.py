@@ -110,7 +110,7 @@ def prepare(
 
 
 class EpisodeWriter:
-    """Appends episodes to a directory. One writer a run; any number of readers, live."""
+    """Appends episodes to a directory. One writer per run; any number of readers, live."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class AppendedFile:
 
 
 class JsonLines(AppendedFile):
-    """An append-only file with one JSON document a line.
+    """An append-only file with one JSON document per line.
 
     A reader of a growing file sees whole lines and at most one torn tail, which `read_json_lines` leaves
     out. A tail torn by a crash is cut off when writing goes on.
@@ -182,7 +182,7 @@ def _plain(value: Any) -> Any:
 
 
 def _mended(value: Any, depth: int = 0) -> Any:
-    """A copy that orjson accepts whatever it holds, because one strange task must not end a run."""
+    """A copy of `value`, whatever it is, that orjson accepts: one strange task must not end a run."""
     if depth > _MAX_DEPTH:
         return "..."
     if isinstance(value, str):

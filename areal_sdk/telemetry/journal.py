@@ -1,6 +1,6 @@
 """The answers of episodes that no step has trained yet, so that a resumed run goes on with them where they were.
 
-    open/<task and epoch>-<sibling>.log      one file an episode, one line an answer of the model
+    open/<task and epoch>-<sibling>.log      one file per episode, one line per answer of the model
 
 A line has a checksum and JSON: how the answer was asked for, the new part of its prompt, tokens, logprobs and versions,
 as sampled. A thread writes the lines, so that no episode waits for a disk. A file goes when the task of its episode is

@@ -19,7 +19,7 @@ NOTICES = ("note", "warning")
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line an event, `{"kind": "step", "time": ..., ...}`."""
+    """`metrics.jsonl`: one line per event, `{"kind": "step", "time": ..., ...}`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

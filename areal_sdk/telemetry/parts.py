@@ -1,7 +1,7 @@
-"""A run directory as a list of parts, each with the moment from which it is whole.
+"""A run directory as a list of parts: its files, and its directories of weights.
 
-Who copies a run reads this list and needs no names of files. What the list leaves out belongs to the machine: the logs,
-the answers of open episodes, `live.json`, `flight.jsonl`, `id.json`, and every name that begins with a dot.
+A program that copies a run reads this list, and need not know names of files. What the list leaves out belongs to the
+machine: logs, answers of open episodes, `live.json`, `flight.jsonl`, `id.json`, and every name that begins with a dot.
 """
 
 from collections.abc import Iterator

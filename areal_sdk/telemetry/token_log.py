@@ -1,4 +1,4 @@
-"""The record of each token in training: one file a step, `tokens/step-000012.npz`.
+"""The record of each token in training: one file per step, `tokens/step-000012.npz`.
 
 A step counts the tokens that its groups train. A file has a column for each kind of number, with one value for each
 counted token, in the order of `StepTokens.sequences`. `numpy.load` opens it too: the column `about` is JSON.
@@ -140,7 +140,7 @@ class StepTokens:
     groups: tuple[CountedGroup, ...]
     sequences: tuple[CountedSequence, ...]
     columns: Mapping[str, Column]
-    """The columns by name, in single precision. One is missing if the trainer does not know it."""
+    """The columns by name, in single precision. A column is missing if the trainer does not know its numbers."""
 
     @property
     def num_tokens(self) -> int:
@@ -213,7 +213,7 @@ def whole(kept: Mapping[str, Column]) -> dict[str, Column]:
 
 
 class TokenWriter:
-    """Writes the tokens of a run's steps. One writer a run; any number of readers, live."""
+    """Writes the tokens of a run's steps. One writer per run; any number of readers, live."""
 
     def __init__(self, directory: Path, *, keep_bytes: float = math.inf) -> None:
         """Delete the oldest steps when more than `keep_bytes` are written; nothing is written if that is 0."""
@@ -260,7 +260,7 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def read_tokens(directory: Path, step: int) -> StepTokens | None:
-    """The tokens of a step; None if it has no file."""
+    """The tokens of a step; None if the step has no file."""
     path = file_of(directory, step)
     try:
         with np.load(path, allow_pickle=False) as file:

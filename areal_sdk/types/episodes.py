@@ -69,10 +69,10 @@ class Outcome:
     kind: OutcomeKind
     reward: float | None = None
     turn_rewards: tuple[float | None, ...] = ()
-    """One per turn, if turns have rewards; empty otherwise. Rewards of turns are trained, and `reward` is then only
+    """One reward per turn, if turns have rewards; empty otherwise. Rewards of turns are trained, and `reward` is then only
     reported."""
     by_policy: Mapping[str, float] = field(default_factory=dict)
-    """Rewards of policies, in a run with several. A policy without one here has `reward`."""
+    """Rewards by name of policy, in a run with several policies. A policy that is not named here gets `reward`."""
     success: bool | None = None
     """Whether the task was solved, if that is not simply `reward == 1`. Reported, never trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Episode:
     turns: tuple[Turn, ...]
     outcome: Outcome
     group: str = ""
-    """Id shared by the sibling attempts; empty for an ungrouped, live caller."""
+    """Id shared by the sibling attempts; empty for a caller's session without a group."""
     sibling: int = 0
     epoch: int = 0
     attempt: int = 0

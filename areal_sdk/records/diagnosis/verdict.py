@@ -49,7 +49,7 @@ class Need(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
     missing: Need | None
-    """The first thing that is missing; None if nothing is, or if it is too early to tell."""
+    """The first need that is not met; None if every need is met, or if it is too early to tell."""
     figures: str
     cure: str = ""
     """The setting to change."""
@@ -70,7 +70,7 @@ def verdict_of_run(run_dir: RunDir) -> RunVerdict | None:
 def verdict_of(
     steps: Sequence[Step], settings: Settings, held_out: Sequence[Step] = ()
 ) -> RunVerdict | None:
-    """The verdict on a run from its `step` events with rewards of episodes, and from its evaluations; None if it has no step."""
+    """The verdict on a run that learns from episodes, by its `step` events and its evaluations; None if it has no step."""
     steps = [step for step in steps if step.get("batch/groups")]
     if not steps:
         return None

@@ -182,7 +182,7 @@ class EpisodeRunner(SharesHttpClient):
         return Recall(answers, keep=partial(journal.keep, key), seed=seed)
 
     def _told_replay(self, episode: Episode, recall: Recall) -> Episode:
-        """The episode with the counts of its replay, if it had one."""
+        """The episode, with metrics that count its replayed answers if it had any recorded answers."""
         if not recall.num_recorded:
             return episode
         if recall.num_waiting:
@@ -360,7 +360,7 @@ def _as_returned(returned: Episode, episode: Episode, posted: Sequence[PostedRew
 
 
 def _named(outcome: Outcome) -> Outcome:
-    """The outcome. If it is an error without a kind, its kind is `agent`."""
+    """The outcome; an error without a kind becomes one of kind `agent`."""
     if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
         return replace(outcome, error=ErrorKind.AGENT)
     return outcome

@@ -25,7 +25,7 @@ class GatewaySession:
     oldest_version: int | None = None
     """Version of the session's first token, as its process last reported."""
     version: int | None = None
-    """Version that was served when the session was finished."""
+    """Version that the engine served when the session ended."""
     packed: Sequence[Bulk] | None = None
     """The packed episode, on a server that learns."""
     lost: str = ""

@@ -30,8 +30,8 @@ A = TypeVar("A")
 logger = logging.getLogger(__name__)
 
 SILENT_S = 300.0
-"""Seconds after which a node whose event loop reports nothing is killed, and replaced. Agents may block it for a
-while, as they may in the main process."""
+"""Seconds after which a node whose event loop reports nothing is killed, and replaced. Agents may block the loop
+for a while, as they may in the main process."""
 SEND_AFTER_S = 0.05
 """Seconds in which requests are collected and sent together. The same holds for acknowledgements."""
 TAKES_WITHIN_S = 60.0

@@ -32,7 +32,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-"""Seconds after which a lost node is replaced if no episode asks for one."""
+"""Seconds after which a lost node is replaced, even if no episode asks for a node."""
 START_TIMEOUT_S = 300.0
 """Seconds without any node after which a run gives up."""
 RETRIES = RestartPolicy(max_restarts=10)

@@ -14,9 +14,9 @@ from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Task
 
 _KEPT = 0.5
-"""Factor on the earlier counts of a source, applied when a block has brought new episodes of it."""
+"""Factor on the earlier counts of a source, each time that a block has brought new episodes of the source."""
 NUM_FAILED = 8
-"""Number of failed tasks of a source, with no verdict between them, that are no accident."""
+"""Number of tasks of a source that must fail, with no verdict between them, for a warning about the source."""
 _FAILURES = (
     DropReason.ERROR_AGENT,
     DropReason.ERROR_REWARD,

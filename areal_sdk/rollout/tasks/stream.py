@@ -33,8 +33,8 @@ class TaskStream:
     ) -> None:
         """`first` is an iterator over the first pass; `again` makes one for each later pass.
 
-        `known` are tasks of the first pass that were read already. The state of `curriculum`, from which the tasks
-        follow, goes into checkpoints.
+        `known` are tasks of the first pass that were read already. Checkpoints keep the state of `curriculum`, which
+        decides which tasks are read.
         """
         self.curriculum = curriculum
         self.what = what

@@ -1,6 +1,6 @@
 """The live view of a run: pure functions from its status to lines, and a painter of these lines.
 
-In a terminal the view is repainted in place; elsewhere the view is one plain line a step.
+In a terminal the view is repainted in place; elsewhere the view is one plain line per step.
 """
 
 import contextlib
@@ -177,7 +177,7 @@ class StatusWriter(Protocol):
 
 
 class TerminalView:
-    """Shows a run's status on a stream: repainted in a terminal, one line a step elsewhere."""
+    """Shows a run's status on a stream: repainted in a terminal, one line per step elsewhere."""
 
     def __init__(self, stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
         self._stream = stream

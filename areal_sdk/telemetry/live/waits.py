@@ -1,6 +1,6 @@
 """Named waits with deadlines, and a registry of those in progress.
 
-The registry is one a process, on purpose: the signal handler and `live.json` must find every wait.
+Each process has one registry, on purpose: the signal handler and `live.json` must find every wait.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ async def waiting(
 
 
 def current_waits() -> list[Wait]:
-    """The waits in progress, the longest first; those of other processes with their names before them."""
+    """The waits in progress, the longest first. The name of a wait of another process begins with that process."""
     others = (wait for waits in _elsewhere.values() for wait in waits)
     return sorted([*_current.values(), *others], key=lambda wait: wait.since)
 

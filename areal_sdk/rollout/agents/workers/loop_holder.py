@@ -26,7 +26,7 @@ PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default
 
 
 class LoopHolder:
-    """The shared bytes. The main process creates them; the worker opens and writes them."""
+    """The shared bytes that name the episode. The main process creates and reads them; the worker writes them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -26,7 +26,7 @@ from areal_sdk.types import Task
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-"""Seconds after which a lost worker is replaced if no episode asks for one."""
+"""Seconds after which a lost worker is replaced, even if no episode asks for a worker."""
 STOP_MARGIN_S = 10.0
 """Seconds that a worker gets to confirm the end of an episode, beyond a blocked event loop and the clean-up."""
 

@@ -137,7 +137,7 @@ class AgentProcess(SessionCalls):
         return self.is_gone or self.is_condemned or self.is_retired
 
     def step_over(self, limit_s: float) -> Step | None:
-        """The step that has held the loop for longer than `limit_s`; None if the worker is being killed."""
+        """The step that has held the loop for longer than `limit_s`; None if there is none, or if the worker is being killed."""
         if self.is_condemned or self._is_suspected:
             return None
         step = self._holder.read()
