@@ -55,7 +55,7 @@ _TWO = {
     "RESULT": "the result of the first of two calls",
     "SECOND": "the result of the second of two calls",
 }
-"""The meaning of each `MARK-` of a conversation."""
+"""The meaning of each `MARK-NAME` in a conversation, by NAME."""
 
 
 def probe(model: ChatModel) -> Iterator[TokenFinding]:

@@ -37,7 +37,7 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
 UPDATE_TIMEOUT_S = 300.0
-"""Seconds for the engine to read new weights from disk, once its running requests are paused."""
+"""Seconds for the engine to check new weights, beside its running requests, and to copy them in."""
 CALL_TIMEOUT_S = 60.0
 """Seconds for an answer that needs no weights and no sampling."""
 R = TypeVar("R")

@@ -93,7 +93,7 @@ class ServerLimits:
     """Waits and numbers of attempts of a remote engine. The defaults are the recommendation."""
 
     max_failovers: int = 4
-    """Number of servers that one request may lose before it ends in an `EngineError`."""
+    """Number of faults of servers that one request may survive. The next fault ends it in an `EngineError`."""
     drain_timeout_s: float = 600.0
     connect_timeout_s: float = 60.0
     """Seconds to connect to servers that run already."""

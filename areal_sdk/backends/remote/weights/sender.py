@@ -17,7 +17,7 @@ Ts = TypeVarTuple("Ts")
 
 BUCKET_BYTES = 256 << 20
 SENDER = "weight-sender"
-"""The name of the process."""
+"""Name of the process that sends weights."""
 
 
 Parameter = tuple[str, str, list[int]]
