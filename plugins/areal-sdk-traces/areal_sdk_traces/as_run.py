@@ -36,7 +36,7 @@ def write_run(source: Path, directory: Path, *, say: Callable[[str], object]) ->
     `say` is told the reason for each row that is in no episode.
     """
     rows = list(read_rows(str(source), book := Book(), stdin=io.BytesIO()))
-    format = _format_of(rows)
+    format = format_of(rows)
     found = list(reader_of(format)(rows, book)) if format else []
     if not found:
         why = next((f": {entry}" for entry in book.entries), "")
@@ -60,8 +60,8 @@ def write_run(source: Path, directory: Path, *, say: Callable[[str], object]) ->
     return run.path
 
 
-def _format_of(rows: Sequence[Row]) -> str:
-    """The first format with the most conversations in the first rows."""
+def format_of(rows: Sequence[Row]) -> str:
+    """The first format with the most conversations in the first rows; empty if none reads any."""
     first = list(islice(rows, NUM_SNIFFED))
     num = {
         format: sum(1 for _ in reader_of(format)(first, Book()))

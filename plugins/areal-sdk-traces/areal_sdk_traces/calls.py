@@ -46,6 +46,7 @@ class Extra:
     result_places: dict[str, Place] = field(default_factory=dict)
     user: str = ""
     tags: tuple[str, ...] = ()
+    comments: list[str] = field(default_factory=list)
     agent_parents: dict[str, str] = field(default_factory=dict)
     num_given: Counter[str] = field(default_factory=Counter)
 
@@ -97,6 +98,7 @@ def conversations_of(
                 user=extra.user or next((call.user for call in of_trace if call.user), ""),
                 tags=tuple(dict.fromkeys([*extra.tags, *(t for c in of_trace for t in c.tags)])),
                 scores=extra.scores,
+                comments=tuple(extra.comments),
                 agent_parents=extra.agent_parents,
             )
         )

@@ -25,7 +25,8 @@ class Choice:
         """The reason why a conversation with this score was not asked for; empty if it was."""
         if self.min_score is not None:
             if one.score is None:
-                return "it has no score, or several and none was named"
+                named = f"no score {self.score_name!r}" if self.score_name else ""
+                return f"it has {named or 'no score, or several and none was named'}"
             if one.score < self.min_score:
                 return f"its score is {one.score:g}"
         return ""

@@ -92,13 +92,18 @@ def import_traces(source: str, format: str, **options: Any) -> None:
     Nothing is left out silently: each row that is in no conversation is named with its file, its line and the
     reason. Exit code 0 also if rows are damaged.
     """
+    from areal_sdk_traces.as_run import format_of
     from areal_sdk_traces.book import Book
     from areal_sdk_traces.readers import reader_of
-    from areal_sdk_traces.rows import read_rows
+    from areal_sdk_traces.rows import STDIN, read_rows
 
     book = Book()
     stdin = sys.stdin.buffer
     _write(reader_of(format)(read_rows(source, book, stdin=stdin), book), book, **options)
+    if book.num_rows and not book.num_conversations and source != STDIN:
+        other = format_of([*read_rows(source, Book(), stdin=stdin)])
+        if other not in ("", format):
+            click.echo(f"  these rows look like {other}: give --from {other}", err=True)
 
 
 @traces.command(name="run")
@@ -224,7 +229,9 @@ def _put(rows: "Iterable[JSON]", book: "Book", output: Path | None, book_file: P
 
 
 def _report(book: "Book", *, num_written: int, named: Path | None) -> None:
-    """The summary, on stderr: rows may go to stdout."""
+    """The summary, on stderr: rows may go to stdout. Damage comes first."""
+    from areal_sdk_traces.book import Fate
+
     told = [f"{book.num_rows} rows", f"{num_written} rows written"]
     if book.num_conversations:
         told.insert(1, f"{book.num_conversations} conversations")
@@ -232,7 +239,8 @@ def _report(book: "Book", *, num_written: int, named: Path | None) -> None:
     click.echo(", ".join(told), err=True)
     for fate, count in sorted(book.counts().items()):
         click.echo(f"  {fate}: {count}", err=True)
-    shown = [] if named else book.entries[:_MOST_REASONS]
+    worst = sorted(book.entries, key=lambda one: one.fate not in (Fate.DAMAGED, Fate.UNEXPLAINED))
+    shown = [] if named else worst[:_MOST_REASONS]
     for entry in shown:
         click.echo(f"  {entry}", err=True)
     if not named and len(book.entries) > len(shown):

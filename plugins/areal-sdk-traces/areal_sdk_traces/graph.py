@@ -43,6 +43,7 @@ class Origin:
     tags: tuple[str, ...] = ()
     task: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
+    comments: tuple[str, ...] = ()
     agent_parents: Mapping[str, str] = field(default_factory=dict)
     """The agent that started an agent, by the ids of both."""
 
@@ -169,6 +170,7 @@ class Graph:
             tools=next((node.tools for node in nodes[::-1] if node.tools), ()),
             link=self._link(path, origin, found, paths),
             scores=scores,
+            comments=origin.comments,
             user=origin.user,
             tags=origin.tags,
             task=origin.task,
@@ -190,7 +192,10 @@ class Graph:
             return None
         shared = [_num_shared(path, other) for other in paths]
         most = max(range(len(paths)), key=lambda index: shared[index])
-        if shared[most]:
+        common = [self._nodes[at].message["role"] for at in path[: shared[most]]]
+        if not origin.trace and {*common} <= {"system", "developer"}:
+            return None  # calls of one application, which nothing else joins
+        if common:
             return Link(found[most].id, Relation.FORK, shared[most])
         mine = self._nodes[path[-1]].agent
         for parent, other in zip(found, paths, strict=True):

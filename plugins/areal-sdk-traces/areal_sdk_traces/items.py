@@ -43,6 +43,9 @@ class ItemReader:
             self._texts.append(message["content"] or "")
         elif kind == "reasoning":
             self._thoughts += _thoughts(item, self.lost)
+        elif kind == "web_search_call" and not word(item, "call_id", "id"):
+            self.lost("a web search: nobody recorded what it found")
+            return
         elif kind in _CALLS:
             self._calls.append(_call(item, str(kind)))
         elif kind in _RESULTS:

@@ -21,7 +21,8 @@ _PATTERNS = (
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "email"),
     (
         re.compile(
-            r"\b(?:sk|pk|rk|ghp|gho|xox[abp]|glpat)[-_][\w-]{12,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+            r"\b(?:sk|pk|rk|gh[opusr]|github_pat|xox[abp]|glpat)[-_][\w-]{12,}|\b(?:hf|npm)_[A-Za-z0-9]{30,}"
+            r"|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
             r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
             re.DOTALL,
         ),
@@ -87,7 +88,10 @@ def masked(conversation: Conversation, mask: Mask) -> tuple[Conversation, int]:
 
     def hide(text: str) -> str:
         nonlocal num_changed
-        hidden = mask(text)
+        try:
+            hidden = mask(text)
+        except Exception as exc:
+            raise ConfigError(f"the masker failed: {type(exc).__name__}: {exc}") from exc
         if not isinstance(hidden, str):
             raise ConfigError(f"the masker returned {type(hidden).__name__}: return a text")
         num_changed += hidden != text

@@ -3,7 +3,7 @@
 One message of a dialect may be several chat messages: Anthropic puts tool results into a user's message.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_sdk import Message
@@ -59,6 +59,8 @@ def read_messages(value: object, lost: Lost, *, role: str = "user") -> list[Mess
     if isinstance(value, Mapping):
         return read_message(value, lost, role=role)
     listed = rows_of(value, "the messages")
+    if len(listed) == 1 and isinstance(listed[0], str):  # LangChain: completions of one prompt
+        return [{"role": role, "content": listed[0]}]
     if len(listed) == 1 and isinstance(listed[0], list):  # LangChain: one list a prompt
         listed = listed[0]
     return [
@@ -72,6 +74,13 @@ def read_answer(value: object, lost: Lost, what: str) -> Message:
     if len(answers) != 1 or answers[0]["role"] != "assistant":
         raise BadRowError(f"{what} not one message of the assistant")
     return answers[0]
+
+
+def first_of(choices: Sequence[Any], lost: Lost) -> Any:
+    """The first of several answers to one prompt. The others are told."""
+    for index in range(1, len(choices)):
+        lost(f"choice {index}")
+    return choices[0]
 
 
 def is_cut_off(said: object) -> bool:

@@ -21,6 +21,8 @@ def read_run(path: Path, book: Book, *, where: str = "") -> Iterator[Conversatio
     for episode, summary, place in read_episodes(path, book, where=where):
         for one in episode_conversations(episode, place, book, summary):
             yield with_feedback(one, said.get(episode.id))
+        if episode.id in said and said[episode.id].turn_scores:
+            book.write(place, Fate.PART_LOST, "the scores of single turns")
 
 
 def with_feedback(one: Conversation, said: Feedback | None) -> Conversation:

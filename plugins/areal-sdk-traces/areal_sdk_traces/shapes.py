@@ -1,5 +1,6 @@
 """Values out of JSON that somebody else wrote. A value of another kind is a BadRowError that names the field."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,8 @@ import orjson
 
 from areal_sdk_traces.book import BadRowError
 from areal_sdk_traces.conversation import JSON
+
+_MESSAGES = re.compile(r'\s*(\[\s*)?\{\s*"(role|messages|content|type|parts)"\s*:')
 
 
 def mapping(value: object, what: str) -> JSON:
@@ -73,6 +76,13 @@ def parsed_or_text(value: object) -> Any:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
         return value
+
+
+def whole(value: object, what: str) -> object:
+    """The value of `parsed_or_text`. BadRowError for a text that began as the JSON of messages and breaks off."""
+    if isinstance(value, str) and _MESSAGES.match(value):
+        raise BadRowError(f"{what} is JSON that breaks off")
+    return value
 
 
 def dumped(value: object) -> str:

@@ -1,7 +1,8 @@
 """Claude Code: session files of `~/.claude/projects`. Lines hang on their parents by `parentUuid`.
 
 One answer of the model is several lines with the same `message.id`, one for each block. Results of parallel calls hang
-on different lines of it, which is no fork.
+on different lines of it, which is no fork. Messages also hang on lines that say nothing: the notes of a hook, the border
+of a compaction, an error of the API.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,34 +38,45 @@ class _Turn:
     """The answer met a limit, or the user stopped it."""
 
 
-def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    turns: dict[str, _Turn] = {}
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The lines so far."""
+
+    turns: dict[str, _Turn] = field(default_factory=dict)
     """The turn of each line, by the line's uuid."""
-    answers: dict[str, _Turn] = {}
-    results: dict[int, _Turn] = {}
+    silent: dict[str, str] = field(default_factory=dict)
+    """The uuid of the message above each line that says nothing; empty at a beginning."""
+    answers: dict[str, _Turn] = field(default_factory=dict)
+    results: dict[int, _Turn] = field(default_factory=dict)
+
+    def parent(self, line: JSON) -> str:
+        """The uuid of the message that the line follows."""
+        parent = word(line, "parentUuid")
+        return self.silent.get(parent, parent) if parent else ""
+
+
+def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
+    seen = _Seen()
     for row in rows:
         with book.guarding(row.place):
-            _take(row, turns, answers, results, book)
-    yield from _conversations(turns, book)
+            _take(row, seen, book)
+    yield from _conversations(seen.turns, book)
 
 
-def _take(
-    row: Row,
-    turns: dict[str, _Turn],
-    answers: dict[str, _Turn],
-    results: dict[int, _Turn],
-    book: Book,
-) -> None:
+def _take(row: Row, seen: _Seen, book: Book) -> None:
     value = mapping(row.value, "the line")
     kind = word(value, "type")
     if kind not in ("user", "assistant"):
         if not kind:
             raise BadRowError("no 'type'")
+        seen.silent[word(value, "uuid")] = seen.parent(value)
         book.write(row.place, Fate.NO_MESSAGE, f"a line of type {kind!r}")
         return
     if value.get("isApiErrorMessage"):
+        seen.silent[word(value, "uuid")] = seen.parent(value)
         book.write(row.place, Fate.NO_MESSAGE, "an error of the API, which no model said")
         return
+    turns, answers, results = seen.turns, seen.answers, seen.results
     uuid, session = name_in(value, "uuid"), name_in(value, "sessionId")
     message = mapping(value.get("message"), "the message")
     if uuid in turns:
@@ -78,7 +90,7 @@ def _take(
     )
     # Reads the blocks now, so that a damaged line is named itself and leaves the others whole.
     read_message({"role": kind, "content": blocks}, lambda what: None)
-    parent = word(value, "parentUuid")
+    parent = seen.parent(value)
     if parent and parent not in turns:
         raise BadRowError(f"its parent {parent!r} is not here, or is damaged")
     above = turns.get(parent)

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from areal_sdk import Message
 from areal_sdk_traces.book import Book, Fate, Place
-from areal_sdk_traces.conversation import JSON, Conversation, Link, Relation
+from areal_sdk_traces.conversation import JSON, Conversation, Link, Relation, is_learnt
 from areal_sdk_traces.graph import Graph, Origin
 from areal_sdk_traces.items import SAID, ItemReader, messages_of
 from areal_sdk_traces.messages import Lost
@@ -58,8 +58,13 @@ def _session(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
                 book.used([place])
     previous = ""
     for number, context in enumerate(contexts):
+        said = context.flush()
+        if number and not any(is_learnt(message) for message, _ in said):
+            for _, place in said:
+                book.write(place, Fate.NO_MESSAGE, "after a compaction, and nothing was answered")
+            continue
         graph = Graph(book)
-        graph.add_transcript([*system, *context.flush()], model=model)
+        graph.add_transcript([*system, *said], model=model)
         trace = f"{name}~{number}" if name and number else name
         for one in graph.conversations(Origin("codex", trace)):
             link = Link(previous, Relation.COMPACTION) if previous else one.link

@@ -2,10 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
-from areal_sdk_traces.book import BadRowError, Book, Fate
+from areal_sdk_traces.book import BadRowError, Book, Fate, Place
 from areal_sdk_traces.calls import Extra, RecordedCall, conversations_of, read_calls
 from areal_sdk_traces.conversation import JSON, Conversation, finite
-from areal_sdk_traces.messages import as_context, is_cut_off, read_answer, read_messages, read_tools
+from areal_sdk_traces.messages import (
+    as_context,
+    first_of,
+    is_cut_off,
+    read_answer,
+    read_messages,
+    read_tools,
+)
 from areal_sdk_traces.rows import Row
 from areal_sdk_traces.shapes import (
     mapping,
@@ -14,6 +21,7 @@ from areal_sdk_traces.shapes import (
     parsed_or_text,
     rows_of,
     text,
+    whole,
     word,
     words,
 )
@@ -21,8 +29,14 @@ from areal_sdk_traces.shapes import (
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
     extras: dict[str, Extra] = {}
+    told: dict[str, list[Place]] = {}
+    """The rows about each trace that are no calls."""
     parts = (part for row in rows for part in _parts(row, book))
-    calls = read_calls(parts, lambda part: _read(part, extras, book), book)
+    calls = read_calls(parts, lambda part: _read(part, extras, told, book), book)
+    known = {call.trace for call in calls}
+    for trace, places in told.items():
+        for place in places if trace not in known else ():
+            book.write(place, Fate.NO_MESSAGE, f"about {trace!r}, of which no generation was read")
     yield from conversations_of("langfuse", calls, book, extras)
 
 
@@ -38,12 +52,11 @@ def _parts(row: Row, book: Book) -> Iterator[Row]:
         return
     inside = value.get("trace")
     trace = inside if isinstance(inside, dict) else value
-    inner = [
-        (kind, index, one)
-        for kind in ("observations", "scores")
-        for index, one in enumerate(value.get(kind) or trace.get(kind) or ())
-        if isinstance(one, dict)
-    ]
+    inner: list[tuple[str, int, object]] = []
+    with book.guarding(row.place):
+        for kind in ("observations", "scores"):
+            listed = rows_of(value.get(kind) or trace.get(kind) or [], f"the field {kind!r}")
+            inner += ((kind, index, one) for index, one in enumerate(listed))
     if not inner:
         yield row
         return
@@ -51,17 +64,23 @@ def _parts(row: Row, book: Book) -> Iterator[Row]:
         {k: v for k, v in trace.items() if k not in ("observations", "scores")}, "trace", book
     )
     for kind, index, one in inner:
-        known = {"traceId": trace.get("id")} if kind == "scores" else {}
-        yield row.part({**known, **one}, f"{kind.rstrip('s')} {index}", book)
+        if kind == "scores" and isinstance(one, dict):
+            one = {"traceId": trace.get("id"), **one}
+        yield row.part(one, f"{kind.rstrip('s')} {index}", book)
 
 
-def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None:
+def _read(
+    row: Row, extras: dict[str, Extra], told: dict[str, list[Place]], book: Book
+) -> RecordedCall | None:
     value = mapping(row.value, "the row")
     if "type" not in value and ("dataType" in value or "data_type" in value or "value" in value):
-        _score(row, value, extras, book)
+        trace = name_in(value, "traceId", "trace_id")
+        _score(row, value, extras.setdefault(trace, Extra()), book)
+        told.setdefault(trace, []).append(row.place)
         return None
     if "type" not in value and not ("traceId" in value or "trace_id" in value):
-        extra = extras.setdefault(name_in(value, "id"), Extra())
+        extra = extras.setdefault(trace := name_in(value, "id"), Extra())
+        told.setdefault(trace, []).append(row.place)
         extra.user, extra.tags = word(value, "userId", "user_id"), words(value.get("tags"))
         book.used([row.place])
         return None
@@ -73,13 +92,14 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
     return _generation(row, value, trace, book)
 
 
-def _score(row: Row, value: JSON, extras: dict[str, Extra], book: Book) -> None:
-    trace = name_in(value, "traceId", "trace_id")
+def _score(row: Row, value: JSON, extra: Extra, book: Book) -> None:
+    if comment := word(value, "comment"):
+        extra.comments.append(comment)
     number = finite(value.get("value"))
     if number is None:
         book.write(row.place, Fate.PART_LOST, f"the score {value.get('name')!r} is no number")
         return
-    extras.setdefault(trace, Extra()).add_score(name_in(value, "name"), number)
+    extra.add_score(name_in(value, "name"), number)
     book.used([row.place])
 
 
@@ -90,11 +110,12 @@ def _generation(row: Row, value: JSON, trace: str, book: Book) -> RecordedCall:
         raise BadRowError("no 'input'")
     if said is None:
         raise BadRowError("no 'output': the answer is missing")
+    asked, said = whole(asked, "the input"), whole(said, "the output")
     tools = asked.get("tools") if isinstance(asked, dict) else None
     tools = tools or parsed_or_text(optional(value, "toolDefinitions", "tool_definitions"))
     ended = said
     if isinstance(said, dict) and isinstance(said.get("choices"), list) and said["choices"]:
-        choice = mapping(said["choices"][0], "a choice")
+        choice = mapping(first_of(said["choices"], lost), "a choice")
         said, ended = choice.get("message"), choice
     answer = read_answer(said, lost, "the output is")
     if is_cut_off(ended):

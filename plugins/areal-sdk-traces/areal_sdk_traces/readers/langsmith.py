@@ -8,6 +8,7 @@ from areal_sdk_traces.conversation import JSON, Conversation, finite
 from areal_sdk_traces.messages import (
     Lost,
     as_context,
+    first_of,
     is_cut_off,
     read_answer,
     read_messages,
@@ -74,7 +75,9 @@ def _read(row: Row, extras: dict[str, Extra], book: Book) -> RecordedCall | None
         tools=read_tools(invoked.get("tools") or inputs.get("tools")),
         user=word(metadata, "user_id", "user"),
         tags=words(value.get("tags")),
-        model=word(metadata, "ls_model_name") or word(invoked, "model", "model_name"),
+        model=word(metadata, "ls_model_name")
+        or word(invoked, "model", "model_name")
+        or word(inputs, "model"),
     )
 
 
@@ -82,14 +85,12 @@ def _made(outputs: JSON, lost: Lost) -> object:
     """The generation or the choice that has the answer: of LangChain, of OpenAI's wrapper, or of a function."""
     if isinstance(outputs.get("generations"), list):
         batch = outputs["generations"]
-        batch = batch[0] if batch and isinstance(batch[0], list) else batch
+        batch = first_of(batch, lost) if batch and isinstance(batch[0], list) else batch
         if not batch:
             raise BadRowError("no generation in the outputs")
-        _lose_others(batch, lost)
-        return mapping(batch[0], "a generation")
+        return mapping(first_of(batch, lost), "a generation")
     if isinstance(outputs.get("choices"), list) and outputs["choices"]:
-        _lose_others(outputs["choices"], lost)
-        return mapping(outputs["choices"][0], "a choice")
+        return mapping(first_of(outputs["choices"], lost), "a choice")
     for name in ("messages", "message", "output"):
         if name in outputs:
             found = outputs[name]
@@ -97,11 +98,6 @@ def _made(outputs: JSON, lost: Lost) -> object:
     if "role" in outputs or "content" in outputs:
         return outputs
     raise BadRowError("no answer in the outputs")
-
-
-def _lose_others(choices: list[object], lost: Lost) -> None:
-    for index in range(1, len(choices)):
-        lost(f"choice {index}")
 
 
 def _said(made: object) -> object:

@@ -11,6 +11,7 @@ from areal_sdk_traces.items import messages_of
 from areal_sdk_traces.messages import (
     Lost,
     as_context,
+    first_of,
     is_cut_off,
     read_message,
     read_messages,
@@ -41,7 +42,11 @@ def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
         with book.guarding(row.place):
             if name not in asked:
                 raise BadRowError(f"a reply to {name!r}, whose request is not here")
-            calls.append(_batch_call(asked[name], row, book))
+            try:
+                calls.append(_batch_call(asked[name], row, book))
+            except BadRowError as exc:
+                book.write(asked[name].place, Fate.DAMAGED, f"the request {name!r}: {exc}")
+                raise
             book.used([asked[name].place])
     for name, row in asked.items():
         if name not in replies:
@@ -62,6 +67,8 @@ def _call(row: Row, request: object, response: object, book: Book) -> RecordedCa
     lost: Lost = lambda what: book.write(row.place, Fate.PART_LOST, what)  # noqa: E731
     asked = mapping(request, "the request")
     said = mapping(response, "the response")
+    if said.get("error"):
+        raise BadRowError(f"the request failed: {str(said['error'])[:200]}")
     if "output" in said:
         prompt, answer = _responses_call(asked, said, lost, row)
         is_whole = said.get("status") != "incomplete"
@@ -69,9 +76,7 @@ def _call(row: Row, request: object, response: object, book: Book) -> RecordedCa
         choices = rows_of(said.get("choices"), "the choices")
         if not choices:
             raise BadRowError("no choices in the response")
-        for index in range(1, len(choices)):
-            lost(f"choice {index}")
-        choice = mapping(choices[0], "a choice")
+        choice = mapping(first_of(choices, lost), "a choice")
         is_whole = not is_cut_off({"finish_reason": choice.get("finish_reason")})
         prompt = read_messages(rows_of(asked.get("messages"), "the messages"), lost)
         answer = read_message(choice.get("message"), lost, role="assistant")[0]

@@ -15,6 +15,7 @@ from areal_sdk_traces.messages import (
     answer_of,
     as_context,
     call_of,
+    first_of,
     is_cut_off,
     read_message,
     read_messages,
@@ -50,6 +51,7 @@ def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
         extra = extras.setdefault(name, Extra())
         with book.guarding(span.place):
             _score(span, extra, book)
+            extra.user = extra.user or word(span.attributes, "user.id", "enduser.id")
             call = _read(span, name, extra, agents, details, said, book)
             if call is not None:
                 calls.append(call)
@@ -106,7 +108,6 @@ def _read(
         answer,
         span.place,
         tools=tools,
-        user=word(kept, "user.id", "enduser.id"),
         model=word(kept, "gen_ai.response.model", "gen_ai.request.model"),
         agent=agents.get(span.id, ""),
     )
@@ -152,7 +153,8 @@ def _messages(span: Span, attributes: JSON, lost: Lost) -> tuple[list[Message], 
         said = parsed(attributes.get("gen_ai.output.messages"), "gen_ai.output.messages")
         if not said:
             raise BadRowError("no 'gen_ai.output.messages': the answer is missing")
-        return prompt, read_messages(said, lost, role="assistant")[0]
+        choice = first_of(said, lost) if isinstance(said, list) else said
+        return prompt, read_messages(choice, lost, role="assistant")[0]
     old = [event for event in span.events if event["name"].startswith("gen_ai.")]
     prompt, answers = [], []
     for event in old:
@@ -171,7 +173,7 @@ def _messages(span: Span, attributes: JSON, lost: Lost) -> tuple[list[Message], 
         raise BadRowError("no messages: their content was not captured")
     if not answers:
         raise BadRowError("the answer is missing")
-    return prompt, answers[0]
+    return prompt, first_of(answers, lost)
 
 
 def _numbered(attributes: JSON, kind: str) -> list[Message]:
