@@ -15,6 +15,8 @@ WORKERS ?= 3
 # A module stays in one process, since its fixtures may be whole runs; tests/conftest.py orders modules.
 SPREAD := --dist loadscope --no-loadscope-reorder
 CODE   := areal_sdk tests examples plugins benchmarks scripts
+# Each process collects all modules that it is given, which takes a slow machine a minute.
+WITH_LONG = $(shell grep -rl 'mark\.long' tests plugins --include='test_*.py')
 
 # One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
 export OMP_NUM_THREADS := 1
@@ -34,7 +36,7 @@ fast:
 	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not long and not slow and not gpu"
 
 long: install
-	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "long and not slow and not gpu"
+	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "long and not slow and not gpu" $(WITH_LONG)
 
 lint: style types
 

@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -159,9 +158,7 @@ def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None
     else:
         say(f"installing sglang=={version} and what it pins (several gigabytes)")
         pip_install(python, "-q", f"sglang=={version}", _ROUTER)
-    say("compiling and importing it once")
-    with suppress(ConfigError):  # it may meet test files of Python 2
-        run_words([str(python), "-m", "compileall", "-q", "-j", "2", str(directory / "lib")])
+    say("importing it once")
     probe = "import sglang.srt.entrypoints.http_server, sglang; print(sglang.__version__)"
     found = run_words([str(python), "-c", probe], env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {})
     (directory / _MARKER).write_text(
