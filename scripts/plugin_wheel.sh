@@ -22,10 +22,10 @@ wheel "$plugin" "$scratch"
 for needed in $(grep -o '"areal-sdk-[a-z0-9-]*' "$plugin/pyproject.toml" | tr -d '"'); do
   [ "$needed" = "$name" ] || wheel "plugins/$needed" "$scratch/needed"
 done
-"$PYTHON" -m venv --without-pip "$scratch/env" # to install pip takes longer than all that is installed here
+"$PYTHON" -m venv --without-pip "$scratch/env" # LIGHT has pip; to install it anew takes longer than the plugin
 own=$scratch/env/bin/python
 packages "$LIGHT" >"$(packages "$own")/light.pth"
-timeout 300 "$PYTHON" -m pip --python "$own" install --quiet --constraint constraints.txt \
+timeout 300 "$own" -m pip install --quiet --constraint constraints.txt \
   --find-links "$scratch/needed" "$(ls "$scratch"/*.whl)[test]"
 (cd "$scratch" && "$own" - "$name" <<'PYTHON'
 import sys

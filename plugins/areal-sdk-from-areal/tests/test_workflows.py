@@ -135,6 +135,7 @@ class OneSample:
 
 
 def test_a_workflow_plays_in_a_worker() -> None:
+    pytest.importorskip("torch", reason="the local engine needs areal-sdk[train]")
     report = areal_sdk.evaluate(
         OneSample, model="tiny", tasks=[Task("one")], quiet=True, rollout={"workers": 1}
     )
