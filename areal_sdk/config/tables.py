@@ -136,14 +136,14 @@ def refuse_lost_secrets(values: JSON) -> None:
         del gateway["admin_key"]  # a new one is made up
     for parts, value in leaves(values):
         if isinstance(value, str) and REMOVED in value:
-            key = _as_written(parts)
+            key = written_key(parts)
             raise ConfigError(
                 f"{key} is a secret, and run directories store no secrets: "
                 f"give it again, with --set {shlex.quote(f'{key}=...')}"
             )
 
 
-def _as_written(parts: tuple[str, ...]) -> str:
+def written_key(parts: tuple[str, ...]) -> str:
     """The key as a user writes it. In `options`, one name such as "reward.judge" stands for two parts of the key."""
     if parts[0] != "options" or len(parts) < 3:
         return join_key(*parts)

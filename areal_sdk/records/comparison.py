@@ -5,7 +5,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from areal_sdk.config.keys import join_key, leaves
+from areal_sdk.config.keys import leaves
+from areal_sdk.config.tables import written_key
 from areal_sdk.records.overview import held_out
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
@@ -19,8 +20,8 @@ Number = float | int | None
 
 
 def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The settings that differ, each with its value in each of the runs; None if it is not set."""
-    flat = [{join_key(*parts): value for parts, value in leaves(config)} for config in configs]
+    """The settings that differ, by the key that `--set` takes, with the value in each run; None if it is not set."""
+    flat = [{written_key(parts): value for parts, value in leaves(config)} for config in configs]
     keys = sorted({key for settings in flat for key in settings if key not in NAMES})
     values = {key: [settings.get(key) for settings in flat] for key in keys}
     return {

@@ -23,6 +23,7 @@ def root(tmp_path: Path, run: RunDir) -> Path:
     """Runs that ended in every way, and directories that are no runs."""
     shutil.copytree(run.path, tmp_path / "finished")
     other = {**SETTINGS, "algorithm": {"name": "rloo"}, "run": {"steps": 9, "name": "killed"}}
+    other["options"] = {"agent": {"wait_s": 3}}
     write_run(tmp_path, "killed", settings=other, steps=2, success=(0.1, 0.2), ended=None)
     failed = write_run(tmp_path, "failed", steps=1, success=None, ended=None)
     metrics = MetricsLog(failed.metrics)
@@ -139,6 +140,7 @@ def test_runs_side_by_side_show_figures_and_the_settings_that_differ(root: Path)
     )
     assert rows["algorithm.name"] == ["grpo", "rloo", "grpo"]
     assert rows["run.steps"] == ["6", "9", "6"]
+    assert rows["agent.wait_s"] == ["-", "3", "-"], "the key that --set takes"
     assert "run.name" not in output
     data = json.loads(output_of(root / "finished", root / "killed", "--json"))
     assert data["settings"]["run.steps"] == [6, 9]
