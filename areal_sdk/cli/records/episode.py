@@ -38,7 +38,7 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
         yield (
             f"trajectory {number}: {len(trajectory.tokens)} tokens"
             f"{_after(record, trajectory)}, "
-            f"{trajectory.num_trained} trained, reward {trajectory.reward:g}"
+            f"{trajectory.num_trained} trainable, reward {trajectory.reward:g}"
         )
         yield "".join(_spans(trajectory, decode))
 

@@ -9,7 +9,7 @@ const SURPRISE = 4;
 export const SHADINGS = {
   probability: { label: "probability", of: "logprob", colour: (value) => sequential(value === null ? null : -value / SURPRISE), low: "certain", high: "surprising", scale: [0, 0.35, 1].map((share) => sequential.bind(null, share)) },
   version: { label: "version", of: "version", colour: version, low: "older", high: "newer", scale: [] },
-  mask: { label: "trained or not", of: "mask", colour: (value, at) => (at.sampled ? diverging(value ? 1 : -1, 1.4) : "transparent"), low: "sampled, not trained", high: "trained", scale: [() => diverging(-1, 1.4), () => diverging(1, 1.4)] },
+  mask: { label: "trainable or not", of: "mask", colour: (value, at) => (at.sampled ? diverging(value ? 1 : -1, 1.4) : "transparent"), low: "sampled, not trainable", high: "trainable", scale: [() => diverging(-1, 1.4), () => diverging(1, 1.4)] },
   advantage: { label: "advantage", of: "advantage", colour: (value, at, largest) => diverging(value, largest), low: "less likely", high: "more likely", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
   entropy: { label: "entropy", of: "entropy", colour: (value, at, largest) => sequential(value === null ? null : value / largest, 200), low: "sure", high: "undecided", scale: [0, 0.35, 1].map((share) => () => sequential(share, 200)) },
   change: { label: "change between two weights", of: "change", colour: (value, at, largest) => diverging(value, largest), low: "less likely", high: "more likely", scale: [-1, -0.4, 0.4, 1].map((v) => () => diverging(v, 1)) },
@@ -39,7 +39,7 @@ export function told(columns, at) {
   const parts = [];
   if (value("logprob") !== null) parts.push(`p ${percent(Math.exp(value("logprob")))}`, `logprob ${number(value("logprob"), 4)}`);
   if (value("version") !== null) parts.push(`version ${value("version")}`);
-  parts.push(value("mask") === null ? "sampled" : value("mask") ? "trained" : "not trained");
+  parts.push(value("mask") === null ? "sampled" : value("mask") ? "trainable" : "not trainable");
   if (value("advantage") !== null) parts.push(`advantage ${signed(value("advantage"))}`);
   if (value("entropy") !== null) parts.push(`entropy ${number(value("entropy"))}`);
   if (value("ratio") !== null) parts.push(`ratio ${number(value("ratio"), 4)}`);

@@ -110,7 +110,7 @@ export function strip(tokens, episode, { shading, at, more }) {
   new ResizeObserver(drawMap).observe(map);
   legend();
   return {
-    element: h("div", {}, h("div", { class: "tools" }, h("label", {}, "colour", choose), scale, h("span", { class: "dim" }, `${count(num)} tokens, ${count(columns.mask.filter(Boolean).length)} trained; sampled ones are underlined`)), map, body, readout),
+    element: h("div", {}, h("div", { class: "tools" }, h("label", {}, "colour", choose), scale, h("span", { class: "dim" }, `${count(num)} tokens, ${count(columns.mask.filter(Boolean).length)} trainable; sampled ones are underlined`)), map, body, readout),
     shown: () => { drawMap(); if (at !== null && at < num) point(at, true); },
     point,
     close: () => watcher.disconnect(),
