@@ -137,6 +137,7 @@ def test_a_command_that_reads_directories_says_how_to_fetch_a_mirror(
     assert "areal-sdk fetch s3://bucket/run" in refused(*command)
 
 
+@pytest.mark.long
 def test_a_mirror_has_one_run_and_one_directory_that_is_not_behind(tmp_path: Path) -> None:
     finish(start_mirrored(tmp_path, *SCRIPTED, run__steps=1))
     other = tmp_path / "other"

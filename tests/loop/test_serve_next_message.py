@@ -76,6 +76,7 @@ def play(url: str, key: str, said: str, thumb: float | None = None) -> None:
         caller.post("/end", cast_to=object)
 
 
+@pytest.mark.long
 def test_a_server_learns_from_next_messages_once_the_judge_agrees_with_thumbs(
     tmp_path: Path, judge: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,11 @@ from tests.pretended import build
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("tier", ["not long", pytest.param("long", marks=pytest.mark.long)])
-def test_everything_on_the_pretended_device(tier: str) -> None:
+@pytest.mark.long
+def test_everything_on_the_pretended_device() -> None:
     if build.compiler() is None:
         pytest.skip("no C++ compiler, which the pretended device needs: apt install g++")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", tier]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     done = subprocess.run(
         [*command, "tests/pretended"],
         cwd=ROOT,

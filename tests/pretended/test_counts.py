@@ -83,9 +83,7 @@ FEW, MANY = 7, 9
 """Groups of two steps that are measured by samples of the same size."""
 
 
-@pytest.mark.parametrize(
-    "preset", ["grpo", *(pytest.param(name, marks=pytest.mark.long) for name in ("gspo", "ppo"))]
-)
+@pytest.mark.parametrize("preset", ["grpo", "gspo", "ppo"])
 def test_micro_batches_do_not_wait(spec: TrainerSpec, device: torch.device, preset: str) -> None:
     spec = with_preset(spec, preset)
     few, many = (counted(spec, device, num_groups=count) for count in (FEW, MANY))

@@ -30,9 +30,6 @@ OPTIONS: Mapping[str, dict[str, float]] = {
 }
 """With a reference, and with a gradient of the entropy."""
 
-SOON = ("grpo", "ppo", "gspo", "m2po")
-"""The presets of the fast suite: with a reference, a critic, means of sequences, a screen."""
-
 
 @pytest.fixture
 def spec(dense_dir: Path) -> TrainerSpec:
@@ -63,13 +60,7 @@ def _fetch_moments(trainer: RankTrainer) -> None:
                 state[name] = value.cpu() if isinstance(value, Tensor) else value
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        preset if preset in SOON else pytest.param(preset, marks=pytest.mark.long)
-        for preset in ALGORITHMS.values()
-    ],
-)
+@pytest.mark.parametrize("preset", ALGORITHMS.values())
 def test_every_preset_takes_the_same_step(
     spec: TrainerSpec, device: torch.device, preset: str
 ) -> None:
@@ -83,7 +74,7 @@ def test_every_preset_takes_the_same_step(
     [
         {"lora": {"rank": 4, "alpha": 8.0}},
         {"activation_checkpointing": "full"},
-        pytest.param({"tokens_per_microbatch": 60, "share_prompts": False}, marks=pytest.mark.long),
+        {"tokens_per_microbatch": 60, "share_prompts": False},
         {"head_precision": "float32"},
     ],
     ids=["lora", "checkpointing", "micro-batches", "exact head"],

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
@@ -135,6 +136,7 @@ async def test_an_evaluation_runs_beside_training_and_enters_no_books(model_dir:
     assert books.started == books.kept + sum(books.dropped.values())
 
 
+@pytest.mark.long
 async def test_two_thousand_episodes_leave_memory_flat(model_dir: Path) -> None:
     engine = ScriptedEngine("words", model_dir=model_dir, keep_requests=1, tokens_per_chunk=16)
     resident: list[int] = []

@@ -90,6 +90,7 @@ def rows(length: int, *, num: int = 2) -> list[Demonstration]:
     return [Demonstration(tuple(draw(3, 250, length).tolist()), mask) for _ in range(num)]
 
 
+@pytest.mark.long
 async def test_ranks_recompute_what_their_memory_has_no_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
