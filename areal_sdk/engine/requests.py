@@ -17,7 +17,7 @@ def _number(default: float, least: float, most: float) -> Any:
 class Sampling:
     """The distribution that tokens are drawn from: the policy's own, unless a field changes it.
 
-    Every field's default changes nothing. A new number needs a field here with its bounds for clients, a case in
+    With its default no field changes the policy. A new setting needs a field here with its bounds for clients, a case in
     `exclusion`, and code in `backends/local/sampling.py`. Gateway, schemas and SGLang take the fields from here.
     """
 

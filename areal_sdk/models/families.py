@@ -169,7 +169,7 @@ def logit_scale(config: Any) -> float:
 
 
 def logit_cap(config: Any) -> float | None:
-    """The cap of the logits in a trained family; `config` is as in `logit_scale`."""
+    """The cap that the model puts on its logits, or None; `config` is as in `logit_scale`."""
     return config.final_logit_softcapping if config.model_type in _CAPPED else None
 
 

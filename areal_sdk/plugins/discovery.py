@@ -21,7 +21,7 @@ class PluginSource:
     name: str
     """Entry point name, or the file's stem."""
     distribution: str
-    """The distribution, or the file, that errors name."""
+    """The distribution, or the file, to name in error messages."""
     version: str
     load: Callable[[], object]
 

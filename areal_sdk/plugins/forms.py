@@ -72,6 +72,6 @@ class AgentForms(Registry[AgentForm]):
 
 
 def is_of_the_core(item: object) -> bool:
-    """Whether the core plays an agent, or a class of agents, by itself: a function, or a subclass of the SDK's."""
+    """Whether the core plays an agent, or a class of agents, without a plugin: a function, or a subclass of the SDK's."""
     cls = item if inspect.isclass(item) else type(item)
     return inspect.isroutine(item) or issubclass(cls, (Agent, RolloutWorkflow, Environment))

@@ -27,7 +27,7 @@ _ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
 
 
 def new_family(env: Mapping[str, str]) -> str:
-    """A new value of `FAMILY_VARIABLE` for a process started with `env`, which begins with its parent's value."""
+    """A new value of `FAMILY_VARIABLE` for a process started with `env`. It begins with the value in `env`."""
     return f"{env.get(FAMILY_VARIABLE, '')}/{uuid.uuid4().hex}"
 
 

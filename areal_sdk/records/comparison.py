@@ -1,4 +1,4 @@
-"""Runs side by side: the settings that differ, and the results."""
+"""A comparison of runs: the settings that differ, and the results side by side."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

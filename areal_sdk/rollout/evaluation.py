@@ -163,7 +163,7 @@ class EvalReport:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers for a log."""
+        """The results for a log: a number by the name of each metric."""
         numbers = {
             "tasks": float(self.num_tasks),
             "episodes": float(self.num_episodes),

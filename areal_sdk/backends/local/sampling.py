@@ -51,7 +51,7 @@ class Grammar:
         return self._matcher.validate_tokens(list(tokens))
 
     def after(self, tokens: Sequence[int]) -> "Grammar":
-        """The grammar behind `tokens`, which must be allowed. This one stays where it is."""
+        """A copy of the grammar that has read `tokens`, all of which it must allow. This grammar does not change."""
         matcher = self._matcher.deep_copy()
         matcher.consume_tokens(list(tokens))
         return Grammar(matcher, self._vocab_size)

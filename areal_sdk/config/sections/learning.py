@@ -296,7 +296,7 @@ class AlgorithmSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _refuse_options(cls, values: Any) -> Any:
-        """Refuse options of a preset in `[algorithm]`, and name the table that has them."""
+        """Refuse a preset's option that stands in `[algorithm]`; the error names the table where it belongs."""
         name = (values.get("name") if isinstance(values, Mapping) else None) or "grpo"
         for key in values if isinstance(values, Mapping) else ():
             if not difflib.get_close_matches(key, cls.model_fields):

@@ -1,4 +1,4 @@
-"""The blocks of queries that cover a row of trees, and the few key ranges that each of them sees."""
+"""Blocks that cover the queries of a row, which packs several prefix trees, and the few key ranges that a block sees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from areal_sdk.fsdp.kernels import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of queries. Queries `[start, stop)` of the row see `context` and `[own_start, stop)`, except for hidden
-    keys."""
+    """A block of queries. Queries `[start, stop)` of the row see the keys in the ranges `context` and `[own_start, stop)`,
+    without those that a mask hides."""
 
     start: int
     stop: int

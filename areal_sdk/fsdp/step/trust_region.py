@@ -162,7 +162,7 @@ class UpdateLimit:
     recent: int = 0
     """A bit for each of the last steps, 1 if the step was held."""
     widest: float = 0.0
-    """Largest share of differing groups in a step so far."""
+    """Largest share of groups with differing rewards that a step had so far."""
     tightness: float = 1.0
     """Divisor of the bound, which the guard doubles when weights are put back."""
     rounds: bool = True

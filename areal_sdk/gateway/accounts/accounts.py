@@ -67,7 +67,7 @@ class Usage:
         self.quota = quota
         self.num_running = 0
         self.num_open = 0
-        """Sessions that take turns."""
+        """Number of sessions that still accept requests."""
         self.requests = Allowance(quota.requests_per_minute, clock)
         self.tokens = Allowance(quota.tokens_per_minute, clock)
 

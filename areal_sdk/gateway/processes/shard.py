@@ -29,7 +29,7 @@ class Shard:
     """
 
     def __init__(self, number: int = 0, size: int = 1, *, users: Collection[str] = ()) -> None:
-        """`users` are the names of all accounts, also of those that come later."""
+        """`users` holds the names of all accounts; accounts that are added later appear in it."""
         self.number = number
         self.size = size
         self.users = users

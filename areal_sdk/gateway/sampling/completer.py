@@ -117,8 +117,8 @@ class Completer:
     ) -> Prepared:
         """Place the request in the session's tree and render its prompt; raise if it cannot be rendered.
 
-        `num_bytes` is the size of the request's body, if it had one. `num_new` is the weight of the new part of the
-        body, if that part is large.
+        `num_bytes` is the size of the request's body, if it had one. `num_new` is the size of the part that no earlier
+        request had; None where that part is small.
         """
         allowed = session.admit()
         self.names.check(request.policy)

@@ -220,7 +220,7 @@ class History:
         return key if reasoning == answer.reasoning else _link_thought(key, reasoning)
 
     def _reason_without_rewriting(self, chain: "_Chain", parent: int | None) -> ForkReason | None:
-        """The reason for a branch of a client that changed no answer of the model."""
+        """The reason why the history branches although the client changed no answer of the model."""
         if chain.keys[-1] in self._asked:
             return ForkReason.RESAMPLED
         if parent is not None:

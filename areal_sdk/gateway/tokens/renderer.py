@@ -183,7 +183,7 @@ class Renderer:
     def _stand_ins(self, answer: Message) -> Iterator[Message]:
         """Messages to render in the answer's place, the closest to it first.
 
-        Some templates look up the calls that results belong to; in others calls hide the content.
+        A template that looks up the call of each tool result needs the calls; another one writes no content beside them.
         """
         shows_calls = self.end_of_turn and not self.weaves_tools
         calls = [

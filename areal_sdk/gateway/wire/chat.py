@@ -72,9 +72,9 @@ def parse(
     known: Sequence[Message] = (),
     raw_inputs: MutableMapping[str, str] | None = None,
 ) -> "ChatCall":
-    """The call that the body of a request asks for. Messages of `known` were parsed before, and are not checked again.
+    """The call that the body of a request asks for. Messages that are in `known` were parsed before: no second check.
 
-    `raw_inputs` are the session's.
+    `raw_inputs` is the session's record of malformed arguments.
     """
     raw_inputs = {} if raw_inputs is None else raw_inputs
     require(fields.text("model"), "model")

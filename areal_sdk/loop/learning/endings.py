@@ -56,7 +56,7 @@ class LatestLessons:
         self._lessons.append(lesson)
 
     def forget(self) -> None:
-        """Forget the lessons of a policy that is gone."""
+        """Drop the lessons of all steps so far: other weights have replaced the policy that they were about."""
         self._lessons.clear()
 
     def ending(self, run: object) -> tuple[str, str] | None:

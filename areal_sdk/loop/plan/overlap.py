@@ -113,7 +113,7 @@ def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
 
 
 def _asked(task: Task) -> str:
-    """A digest of the question. The calls of a conversation are without their names, which each export gives anew."""
+    """A digest of the question without the ids of tool calls, which each export of a conversation may make anew."""
     if "messages" not in task.data:
         return task_key(task)
     said = json.dumps(_unnamed(task.data["messages"]), sort_keys=True, default=str)

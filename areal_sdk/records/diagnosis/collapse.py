@@ -17,7 +17,7 @@ from areal_sdk.records.diagnosis.course import ENTROPY, NORMAL, number
 from areal_sdk.records.diagnosis.seen import OF_STEPS, Seen, Standing
 
 WORSE = 3.0
-"""Standard errors by which the last weights of a run are clearly worse than the kept ones."""
+"""Number of standard errors that the last weights of a run must be below the kept weights to be clearly worse."""
 LOST = {3: 0.5, 6: 0.5, 12: 0.4, 24: 0.25}
 """Share of the kept weights' level that a collapse loses, by the number of latest batches that show the loss: a smaller
 loss must last longer."""

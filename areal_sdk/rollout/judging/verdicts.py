@@ -169,7 +169,7 @@ def with_posted(returned: Outcome, posted: Sequence[PostedReward], *, num_turns:
 
 
 def posted_for(chosen: Sequence[int], posted: Sequence[PostedReward]) -> list[PostedReward]:
-    """The posted rewards of an episode that a workflow made of the `chosen` turns of its session.
+    """The posted rewards of an episode that has only the `chosen` turns of its session, with the turns counted anew.
 
     >>> posted_for([2, 0], [PostedReward(1.0, turn=2), PostedReward(0.5)])
     [PostedReward(reward=1.0, turn=0), PostedReward(reward=0.5, turn=None)]
