@@ -158,6 +158,15 @@ async def test_a_model_reads_edits_and_runs_tests(made: Path) -> None:
     assert "1 failed, 4 passed" in after  # the one that fails anyway
 
 
+def test_a_distribution_whose_truth_is_installed_is_left_out(tmp_path: Path) -> None:
+    given = sdist(tmp_path, "pluggy", place="src/")
+    words = ["mutate", str(given), "--output", str(tmp_path / "tasks")]
+    said = CliRunner().invoke(harbor, words).output
+    assert "left out: pluggy is installed here (" in said
+    assert "pluggy/__init__.py" in said
+    assert directories(tmp_path / "tasks") == []
+
+
 @pytest.mark.long
 def test_the_same_seed_makes_the_same_tasks_and_a_distribution_is_in_one_split(
     tmp_path: Path,

@@ -16,6 +16,12 @@ from areal_sdk_sandbox import Limits
 
 INSIDE = Path(__file__).parent / "inside"
 _WALL_S = 3600.0
+_FIND_S = 60.0
+_FIND = """\
+import os, sys
+paths = (os.path.join(place, name) for name in sys.argv[1:] for place in sys.path)
+print(next(filter(os.path.exists, paths), ""))
+"""
 _TRIES = 10
 """Number of mutants that are tried for each task: many change nothing that a test sees."""
 _MOST_FAILING = 0.5
@@ -39,6 +45,11 @@ async def broken_ones(
     """Mutants, at most `count`, each of another function. The same seed gives the same ones."""
     limits = Limits(wall_s=_WALL_S, cpu_s=_WALL_S, memory_mb=Room().memory_mb, processes=64)
     async with Machine.started(limits, writable=["/app", "/logs", "/tests"]) as machine:
+        if found := await _installed(machine, given):
+            raise ConfigError(
+                f"{given.name} is installed here ({found}), where a model could copy the truth: mutate and train in "
+                "an environment without it"
+            )
         await machine.put("/tests", _runner())
         before = [await _passing(machine, given, given.tree, timeout_s) for _ in range(2)]
         passing = set.intersection(*before)
@@ -56,6 +67,15 @@ async def broken_ones(
             if 0 < len(failing) <= max(1, _MOST_FAILING * len(passing)):
                 used.add((file, mutant.function))
                 yield Broken(file, mutant, tuple(sorted(passing)), tuple(sorted(failing)))
+
+
+async def _installed(machine: Machine, given: Distribution) -> str:
+    """A source file of the distribution that Python would import in the sandbox without its tree; empty if there is none."""
+    prefix = f"{given.place}/" if given.place else ""
+    names = [name.removeprefix(prefix) for name in given.sources]
+    words = ["python3", "-I", "-c", _FIND, *names]
+    end = await machine.run(words, cwd="/logs", env={}, timeout_s=_FIND_S)
+    return end.output.strip()
 
 
 def _candidates(given: Distribution, seed: int) -> list[tuple[str, Mutant]]:
