@@ -123,6 +123,13 @@ def test_rewards_of_policies_add_up_by_weight_and_are_reported() -> None:
     assert outcome.reported["policy/white"] == 2.5
 
 
+def test_a_reward_of_the_episode_beside_one_of_turns_counts_for_every_policy() -> None:
+    style = Outcome.scored(0.5, turn_rewards=(0.5, None))
+    both = {"style": (1.0, style), "works": (1.0, Outcome.scored(1.0))}
+    assert combine(both, num_turns=2, last_turns={0, 1}).turn_rewards == (1.5, 1.0)
+    assert combine(both, num_turns=2).turn_rewards == (0.5, 1.0), "one policy"
+
+
 def test_a_reward_for_some_of_the_trained_policies_is_refused() -> None:
     episode = debate(Outcome.abstained())
     with pytest.raises(ValueError, match="none of 'planner', which the episode trains"):

@@ -151,7 +151,8 @@ class RewardPool:
             if isinstance(answer, BaseException):
                 raise answer
             verdicts[reward.name] = (reward.weight, answer)
-        return combine(verdicts, num_turns=len(episode.turns))
+        last = {turn.policy: number for number, turn in enumerate(episode.turns)}
+        return combine(verdicts, num_turns=len(episode.turns), last_turns=last.values())
 
     async def _ask(self, index: int, reward: RewardSpec, episode: bytes) -> Outcome:
         what = f"reward {reward.name!r}"

@@ -1,7 +1,7 @@
 """Verdicts: what agents and reward functions return, what was posted over HTTP, and their sums."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,8 +60,10 @@ def portable(outcome: Outcome) -> Outcome:
     )
 
 
-def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
-    """The weighted sum of the verdicts. It abstains if one verdict abstains: a sum without one of
+def combine(
+    verdicts: Mapping[str, Weighted], *, num_turns: int, last_turns: Collection[int] = ()
+) -> Outcome:
+    """The weighted sum of the verdicts. `last_turns`: the last turn of each policy, if there are several. It abstains if one verdict abstains: a sum without one of
     its terms is another quantity, not a lower reward.
 
     >>> half = Outcome.scored(0.5)
@@ -83,19 +85,22 @@ def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
     return Outcome.scored(
         sum(weight * (outcome.reward or 0.0) for weight, outcome in verdicts.values()),
         success=all(claims) if claims else all(outcome.reward == 1.0 for outcome in outcomes),
-        turn_rewards=_per_turn(list(verdicts.values()), num_turns),
+        turn_rewards=_per_turn(list(verdicts.values()), num_turns, last_turns or {num_turns - 1}),
         by_policy=_per_policy(list(verdicts.values())),
         metrics=metrics,
     )
 
 
-def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
-    """The sum for each turn, if any verdict has turn rewards. A verdict without turn rewards counts for the last turn."""
+def _per_turn(
+    verdicts: Sequence[Weighted], num_turns: int, last_turns: Collection[int]
+) -> tuple[float | None, ...]:
+    """The sum for each turn, if any verdict has turn rewards. Others count for the last turn of each policy."""
     if not any(outcome.turn_rewards for _, outcome in verdicts):
         return ()
     total: list[float | None] = [None] * num_turns
     for weight, outcome in verdicts:
-        per_turn = outcome.turn_rewards or (*[None] * (num_turns - 1), outcome.reward)
+        whole = [outcome.reward if turn in last_turns else None for turn in range(num_turns)]
+        per_turn = outcome.turn_rewards or whole
         for turn, reward in enumerate(per_turn):
             if reward is not None:
                 total[turn] = (total[turn] or 0.0) + weight * reward
