@@ -17,6 +17,9 @@ JSON = dict[str, Any]
 WEIGHT = "weight"
 """Key of a message that is 0 where nothing is learnt: context, or an answer that another conversation has."""
 
+LACKS = "lacks"
+"""Key of a message of others that is true if it lost a part, such as an image: no answer to it is taught."""
+
 CUT_OFF = "an answer that was cut off is context"
 """The entry in the book for an answer that met a limit: whoever learns it learns to stop in the middle."""
 

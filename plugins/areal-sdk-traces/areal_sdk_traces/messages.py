@@ -8,7 +8,7 @@ from typing import Any
 
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError
-from areal_sdk_traces.conversation import CUT_OFF, JSON, WEIGHT
+from areal_sdk_traces.conversation import CUT_OFF, JSON, LACKS, WEIGHT
 from areal_sdk_traces.shapes import dumped, mapping, parsed_or_text, rows_of, text, word
 
 Lost = Callable[[str], None]
@@ -35,7 +35,18 @@ def call_of(call_id: str, name: str, arguments: object) -> JSON:
 
 
 def result_of(call_id: str, content: object, lost: Lost) -> Message:
-    return {"role": "tool", "tool_call_id": call_id, "content": content_text(content, lost)}
+    missing: list[str] = []
+    text = content_text(content, missing.append)
+    (message,) = noted([{"role": "tool", "tool_call_id": call_id, "content": text}], missing, lost)
+    return message
+
+
+def noted(messages: Iterable[Message], missing: Sequence[str], lost: Lost) -> list[Message]:
+    """The messages of others with a note of the parts that they lost, which `lost` is told. The model's own as they are."""
+    for what in missing:
+        lost(what)
+    note = {LACKS: True} if missing else {}
+    return [one if one["role"] == "assistant" else {**one, **note} for one in messages]
 
 
 def answer_of(content: str, calls: Iterable[JSON] = (), thoughts: str = "") -> Message:
@@ -111,6 +122,11 @@ def _numbered(given: object, index: int, lost: Lost, role: str) -> list[Message]
 
 
 def read_message(given: object, lost: Lost, *, role: str = "") -> list[Message]:
+    missing: list[str] = []
+    return noted(_read_message(given, missing.append, role=role), missing, lost)
+
+
+def _read_message(given: object, lost: Lost, *, role: str) -> list[Message]:
     value = _unwrapped(mapping(given, "a message"))
     said = word(value, "role", "type") or role
     if said not in _ROLES:

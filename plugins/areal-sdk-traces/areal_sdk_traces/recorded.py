@@ -11,7 +11,7 @@ from areal_sdk_traces.book import Book, Fate, Place
 from areal_sdk_traces.conversation import CUT_OFF, WEIGHT, Conversation, finite
 from areal_sdk_traces.feedback import Feedback, read_feedback
 from areal_sdk_traces.graph import Graph, Origin
-from areal_sdk_traces.messages import Lost, calls_of, content_text
+from areal_sdk_traces.messages import Lost, calls_of, content_text, noted
 from areal_sdk_traces.shapes import mapping, words
 
 
@@ -134,4 +134,7 @@ def _in_text(message: Message, lost: Lost) -> Message:
     """The message with its text alone. `serve --upstream` keeps images too."""
     if not isinstance(message.get("content"), list):
         return message
-    return {**message, "content": content_text(message["content"], lost)}
+    missing: list[str] = []
+    text = content_text(message["content"], missing.append)
+    (found,) = noted([{**message, "content": text}], missing, lost)
+    return found

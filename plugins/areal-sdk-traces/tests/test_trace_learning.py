@@ -179,3 +179,26 @@ def test_calls_of_what_is_not_offered_are_told() -> None:
     assert len([*sft([one], book)]) == 1
     (entry,) = book.entries
     assert (entry.fate, entry.reason.endswith("not among its tools: look")) == (Fate.FLAW, True)
+
+
+def test_no_answer_is_taught_to_a_part_that_is_lost() -> None:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {}}]
+    before = [ASKED, said("4")]
+    for history, num_taught in ([], 0), (before, 1):
+        seen = [*history, {"role": "user", "content": parts}]
+        row = {
+            "request": {"messages": seen},
+            "response": {"choices": [{"message": said("A dog.")}]},
+        }
+        first = {
+            "request": {"messages": [ASKED]},
+            "response": {"choices": [{"message": said("4")}]},
+        }
+        given = [*([first] if history else []), row]
+        placed = [Row(one, Place("rows", line)) for line, one in enumerate(given, start=1)]
+        (found,) = reader_of("openai")(placed, Book())
+        rows = [*sft([found], book := Book())]
+        taught = [m["content"] for row in rows for m in row["messages"] if is_learnt(m)]
+        assert taught == ["4"] * num_taught
+        assert any("has lost a part" in entry.reason for entry in book.entries)
+        assert num_taught or [*tasks([found], Book())] == []

@@ -7,6 +7,7 @@ from areal_sdk import Message
 from areal_sdk_traces.book import Book, Fate
 from areal_sdk_traces.conversation import (
     JSON,
+    LACKS,
     WEIGHT,
     Conversation,
     arguments_of,
@@ -28,11 +29,17 @@ def sft(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
             _leave_out(one, reason, book)
         elif not any(map(is_learnt, one.messages)):
             _leave_out(one, "the model that was recorded said nothing in it", book)
+        elif not any(map(is_learnt, taught := _taught(one.messages))):
+            _leave_out(one, _lack(one.messages), book)
         else:
             if unknown := _not_offered(one):
                 what = "teaches calls of functions that are not among its tools"
                 book.write(one.places[0], Fate.FLAW, f"{one.id} {what}: {', '.join(unknown)}")
-            yield {"id": one.id, "messages": list(one.messages), "tools": list(one.tools)}
+            if len([*filter(is_learnt, taught)]) < len([*filter(is_learnt, one.messages)]):
+                book.write(
+                    one.places[0], Fate.FLAW, f"{one.id}: context from there: {_lack(one.messages)}"
+                )
+            yield {"id": one.id, "messages": taught, "tools": list(one.tools)}
 
 
 def dpo(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
@@ -45,6 +52,7 @@ def dpo(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
         scored = []
         for one in of_prompt:
             reason = _unfit(one.messages) or ("" if _answer(one) else "it has no answer")
+            reason = reason or _lack([*_prompt(one), *_answer(one)])
             if reason or one.score is None:
                 _leave_out(one, reason or "it has no score", book)
             else:
@@ -73,6 +81,9 @@ def tasks(found: Iterable[Conversation], book: Book) -> Iterator[JSON]:
         prompt = _prompt(one)
         if not prompt:
             _leave_out(one, "it has no prompt of its own", book)
+            continue
+        if reason := _lack(prompt):
+            _leave_out(one, reason, book)
             continue
         key = canonical([meaning(message) for message in prompt])
         other = best.setdefault(key, one)
@@ -123,6 +134,25 @@ def _unfit(messages: Sequence[Message]) -> str:
         for call in message.get("tool_calls") or ():
             if not isinstance(arguments_of(call["function"]["arguments"]), dict):
                 return f"message {index} calls {call['function']['name']!r} with arguments that are no JSON object"
+    return ""
+
+
+def _taught(messages: Sequence[Message]) -> list[Message]:
+    """The messages; answers after a part that was lost are context."""
+    found: list[Message] = []
+    lacks = False
+    for message in messages:
+        lacks = lacks or LACKS in message
+        plain = {name: value for name, value in message.items() if name != LACKS}
+        found.append({**plain, WEIGHT: 0} if lacks and is_learnt(message) else plain)
+    return found
+
+
+def _lack(messages: Sequence[Message]) -> str:
+    """The first message that lost a part, which its answer may be about; empty if none did."""
+    for index, message in enumerate(messages):
+        if LACKS in message:
+            return f"message {index} has lost a part, which its answer may be about"
     return ""
 
 
