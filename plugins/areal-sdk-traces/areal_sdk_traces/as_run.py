@@ -50,7 +50,7 @@ def write_run(source: Path, directory: Path, *, say: Callable[[str], object]) ->
     attempts: dict[str, int] = defaultdict(int)
     for trace, of_trace in by_trace.items():
         task = of_trace[0].task or _prompt_digest(of_trace[0])
-        episode = _episode(trace, task, of_trace, sibling=attempts[task])
+        episode = episode_of(trace, task, of_trace, sibling=attempts[task])
         attempts[task] += 1
         run.measure(episode)
     run.event("end", {"ended": "read", "steps": 0, "version": 0})
@@ -71,7 +71,8 @@ def format_of(rows: Sequence[Row]) -> str:
     return best if num[best] else ""
 
 
-def _episode(name: str, task: str, found: Iterable[Conversation], *, sibling: int) -> Episode:
+def episode_of(name: str, task: str, found: Iterable[Conversation], *, sibling: int = 0) -> Episode:
+    """The conversations of a trace as an episode of text."""
     turns: list[Turn] = []
     ends: dict[tuple[str, int], int] = {}
     scores: dict[str, float] = {}

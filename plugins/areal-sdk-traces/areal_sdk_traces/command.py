@@ -65,6 +65,11 @@ def _shared_options(function: _F) -> _F:
             help="common (e-mail addresses, phone numbers, keys), none, or FILE.py:FUNCTION.",
         ),
         click.option(
+            "--reward",
+            default="",
+            help="Judge each conversation: a reward's name, or FILE.py:FUNCTION. Its score counts.",
+        ),
+        click.option(
             "--score", "score_name", default="", help="The score that counts, if several do."
         ),
         click.option(
@@ -193,6 +198,7 @@ def _write(
     output: Path | None,
     book_file: Path | None,
     mask: str,
+    reward: str,
     score_name: str,
     min_score: float | None,
     tags: tuple[str, ...],
@@ -202,6 +208,11 @@ def _write(
     from areal_sdk_traces.masking import load_mask
     from areal_sdk_traces.writers import writer_of
 
+    if reward:
+        from areal_sdk_traces.scoring import judged, load_reward
+
+        name, function = load_reward(reward)
+        found, score_name = judged(found, name, function, book), score_name or name
     choice = Choice(min_score, score_name, tags, users)
     kept = chosen(found, book, choice=choice, mask=load_mask(mask))
     _put(writer_of(output_format)(kept, book), book, output, book_file)

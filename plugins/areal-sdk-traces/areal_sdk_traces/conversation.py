@@ -64,6 +64,8 @@ class Conversation:
     tags: tuple[str, ...] = ()
     task: str = ""
     """The name of what was attempted, if the source has one: several attempts share it."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The data of the task, in an episode of a run: rewards read it."""
     model: str = ""
     format: str = ""
     places: tuple[Place, ...] = ()

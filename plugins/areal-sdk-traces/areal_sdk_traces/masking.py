@@ -63,6 +63,11 @@ def load_mask(name: str) -> Mask | None:
     """The masker of `--mask`: `common`, `none`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
     if name in ("common", "none"):
         return mask_common if name == "common" else None
+    return cast(Mask, load_function(name, "--mask", "common, none"))
+
+
+def load_function(name: str, option: str, others: str) -> Any:
+    """The function that an option names. ConfigError says what else the option takes."""
     place, _, function = name.rpartition(":")
     try:
         if place.endswith(".py"):
@@ -73,10 +78,10 @@ def load_mask(name: str) -> Mask | None:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
-        return cast(Mask, getattr(module, function))
+        return getattr(module, function)
     except (ImportError, OSError, AttributeError, ValueError) as exc:
         raise ConfigError(
-            f"--mask {name}: {exc}; give common, none, FILE.py:FUNCTION or MODULE:FUNCTION"
+            f"{option} {name}: {exc}; give {others}, FILE.py:FUNCTION or MODULE:FUNCTION"
         ) from None
 
 

@@ -20,6 +20,7 @@ def read_run(path: Path, book: Book, *, where: str = "") -> Iterator[Conversatio
     said = read_feedback(path)
     for episode, summary, place in read_episodes(path, book, where=where):
         for one in episode_conversations(episode, place, book, summary):
+            one = replace(one, data=episode.task.data)
             yield with_feedback(one, said.get(episode.id))
         if episode.id in said and said[episode.id].turn_scores:
             book.write(place, Fate.PART_LOST, "the scores of single turns")
