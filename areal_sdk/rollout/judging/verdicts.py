@@ -63,8 +63,8 @@ def portable(outcome: Outcome) -> Outcome:
 def combine(
     verdicts: Mapping[str, Weighted], *, num_turns: int, last_turns: Collection[int] = ()
 ) -> Outcome:
-    """The weighted sum of the verdicts. `last_turns`: the last turn of each policy, if there are several. It abstains if one verdict abstains: a sum without one of
-    its terms is another quantity, not a lower reward.
+    """The weighted sum of the verdicts. It abstains if one verdict abstains: a sum without one of its terms is another
+    quantity, not a lower reward. `last_turns` has the last turn of each policy, if there are several.
 
     >>> half = Outcome.scored(0.5)
     >>> combine({"style": (2.0, half), "answer": (1.0, Outcome.scored(1.0))}, num_turns=1).reward
