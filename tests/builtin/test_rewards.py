@@ -293,7 +293,7 @@ def test_a_list_as_the_answer_is_an_error_and_not_its_last_number(answer: str) -
         numeric_match(episode("3", answer=answer))
 
 
-@pytest.mark.parametrize("answer", ["1e999999999", "1/0", ""])
+@pytest.mark.parametrize("answer", ["1e999999999", "1/0"])
 def test_an_answer_without_a_finite_number_is_an_error(answer: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         numeric_match(episode("3", answer=answer))
