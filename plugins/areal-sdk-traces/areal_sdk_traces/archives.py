@@ -3,8 +3,10 @@
 Inspect compresses with Zstandard, which `zipfile` reads from Python 3.14 on. Before, the package `zstandard` does.
 """
 
+import struct
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,26 +20,41 @@ _LOCAL_HEADER = 30
 _HEADERS = ("header.json", "_journal/start.json")
 """Members with the log without its samples; the second is there while the evaluation goes on."""
 
+_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError)
+"""The faults of a member that is damaged or, as RuntimeError, encrypted."""
+
 
 class ArchiveError(ValueError):
     """The reason why an archive cannot be read."""
 
 
-def read_archive(path: Path) -> dict[str, Any]:
-    """The log as Inspect writes it in JSON: the header, with the samples in it."""
+def read_archive(path: Path, lost: Callable[[ArchiveError], None]) -> dict[str, Any]:
+    """The log as Inspect writes it in JSON: the header, with the samples in it. `lost` is told of each damaged sample."""
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             names = archive.namelist()
             header = next((name for name in _HEADERS if name in names), None)
             if header is None:
                 raise ArchiveError("it has no header: it is no log of Inspect")
-            log: dict[str, Any] = orjson.loads(_member(archive, file, header))
-            log["samples"] = [
-                orjson.loads(_member(archive, file, name)) for name in _samples(names)
-            ]
-            return log
-    except (OSError, zipfile.BadZipFile, orjson.JSONDecodeError, EOFError) as exc:
+            log = _value(archive, file, header)
+            if not isinstance(log, dict):
+                raise ArchiveError("its header is not an object")
+            samples = []
+            for name in _samples(names):
+                try:
+                    samples.append(_value(archive, file, name))
+                except ArchiveError as exc:
+                    lost(exc)
+            return {**log, "samples": samples}
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError, struct.error) as exc:
         raise ArchiveError(f"it is damaged: {exc}") from exc
+
+
+def _value(archive: zipfile.ZipFile, file: Any, name: str) -> Any:
+    try:
+        return orjson.loads(_member(archive, file, name))
+    except (*_DAMAGED, orjson.JSONDecodeError) as exc:
+        raise ArchiveError(f"{name} is damaged: {exc}") from exc
 
 
 def _samples(names: list[str]) -> Iterator[str]:

@@ -170,6 +170,8 @@ def flaws_of(messages: Sequence[Message]) -> list[str]:
         open_calls = {}
         for call in message.get("tool_calls") or ():
             function = call["function"]
+            if call["id"] in open_calls:
+                found.append(f"two calls in message {index} have the id {call['id']!r}")
             open_calls[call["id"]] = function["name"]
             called.add(call["id"])
             if not isinstance(arguments_of(function["arguments"]), dict):

@@ -67,9 +67,13 @@ class Graph:
         model: str = "",
         agent: str = "",
         turn: int | None = None,
-    ) -> None:
-        """A call: its prompt and what the model answered. A transcript gives its messages one by one."""
-        at: int | None = None
+        after: int | None = None,
+    ) -> int:
+        """Add a call: its prompt and what the model answered. Returns the node of its last message.
+
+        `after` is the node that the prompt continues, so that a transcript gives each message once.
+        """
+        at = after
         places = list(places)
         for message in prompt:
             at = self._step(at, message)
@@ -78,7 +82,7 @@ class Graph:
             if self._nodes[at].is_sampled:
                 for place in places:
                     self._book.write(place, Fate.DUPLICATE, "the same call as an earlier row")
-                return
+                return at
         if at is None:
             raise BadRowError("no messages")
         node = self._nodes[at]
@@ -87,19 +91,17 @@ class Graph:
         node.places += places
         node.scores |= scores or {}
         node.tools, node.model, node.agent, node.turn = tuple(tools), model, agent, turn
+        return at
 
     def add_transcript(
         self, said: Iterable[tuple[Message, Place]], *, tools: Sequence[JSON] = (), model: str = ""
     ) -> None:
         """Messages of one session in their order. An assistant's message was sampled, unless its weight is 0."""
-        before: list[Message] = []
+        at: int | None = None
         for message, place in said:
             is_answer = message["role"] == "assistant" and message.get(WEIGHT) != 0
-            if is_answer:
-                self.add(before, message, places=[place], tools=tools, model=model)
-            else:
-                self.add([*before, message], None, places=[place], tools=tools, model=model)
-            before = [*before, message]
+            prompt, answer = ((), message) if is_answer else ((message,), None)
+            at = self.add(prompt, answer, places=[place], tools=tools, model=model, after=at)
 
     def _step(self, at: int | None, message: Message) -> int:
         key = at, canonical(meaning(message))
@@ -113,26 +115,28 @@ class Graph:
     def conversations(self, origin: Origin) -> list[Conversation]:
         """One conversation a leaf, in the order of the calls. An answer is learnt in the first that has it."""
         found: list[Conversation] = []
-        paths: list[list[int]] = []
-        learnt: set[int] = set()
+        leaves: list[int] = []
+        owners: dict[int, int] = {}
+        """The first conversation that has a node, as its place in `found`."""
         for leaf, node in enumerate(self._nodes):
             if node.children:
                 continue
             path = self._path(leaf)
             places = [place for at in path for place in self._nodes[at].places]
-            messages = [self._message(at, is_new=at not in learnt) for at in path]
+            messages = [self._message(at, is_new=at not in owners) for at in path]
             try:
                 check(messages)
             except BadRowError as exc:
                 for place in places:
                     self._book.write(place, Fate.DAMAGED, str(exc))
                 continue
-            one = self._conversation(path, messages, places, origin, found, paths)
+            one = self._conversation(path, messages, places, origin, found, leaves, owners)
             number = f"#{len(found)}" if found else ""
             name = f"{origin.trace}{number}" if origin.trace else one.digest()
+            for at in path:
+                owners.setdefault(at, len(found))
             found.append(replace(one, id=name))
-            learnt.update(path)
-            paths.append(path)
+            leaves.append(leaf)
         return found
 
     def _path(self, leaf: int) -> list[int]:
@@ -156,7 +160,8 @@ class Graph:
         places: list[Place],
         origin: Origin,
         found: Sequence[Conversation],
-        paths: Sequence[list[int]],
+        leaves: Sequence[int],
+        owners: Mapping[int, int],
     ) -> Conversation:
         nodes = [self._nodes[at] for at in path]
         for flaw in flaws_of(messages):
@@ -168,7 +173,7 @@ class Graph:
             "",
             tuple(messages),
             tools=next((node.tools for node in nodes[::-1] if node.tools), ()),
-            link=self._link(path, origin, found, paths),
+            link=self._link(path, origin, found, leaves, owners),
             scores=scores,
             comments=origin.comments,
             user=origin.user,
@@ -186,28 +191,19 @@ class Graph:
         path: list[int],
         origin: Origin,
         found: Sequence[Conversation],
-        paths: Sequence[list[int]],
+        leaves: Sequence[int],
+        owners: Mapping[int, int],
     ) -> Link | None:
-        if not paths:
+        if not found:
             return None
-        shared = [_num_shared(path, other) for other in paths]
-        most = max(range(len(paths)), key=lambda index: shared[index])
-        common = [self._nodes[at].message["role"] for at in path[: shared[most]]]
+        shared = next((at + 1 for at in reversed(range(len(path))) if path[at] in owners), 0)
+        common = [self._nodes[at].message["role"] for at in path[:shared]]
         if not origin.trace and {*common} <= {"system", "developer"}:
             return None  # calls of one application, which nothing else joins
         if common:
-            return Link(found[most].id, Relation.FORK, shared[most])
+            return Link(found[owners[path[shared - 1]]].id, Relation.FORK, shared)
         mine = self._nodes[path[-1]].agent
-        for parent, other in zip(found, paths, strict=True):
-            if mine and origin.agent_parents.get(mine) == self._nodes[other[-1]].agent:
+        for parent, leaf in zip(found, leaves, strict=True):
+            if mine and origin.agent_parents.get(mine) == self._nodes[leaf].agent:
                 return Link(parent.id, Relation.SUBAGENT)
         return Link(found[0].id, Relation.SAME_TRACE)
-
-
-def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count

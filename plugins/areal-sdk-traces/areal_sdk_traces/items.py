@@ -35,6 +35,8 @@ class ItemReader:
         """Take one item. BadRowError leaves what was collected as it was."""
         item = mapping(given, "the item")
         kind = item.get("type", "message" if "role" in item else None)
+        if not isinstance(kind, str):
+            raise BadRowError("an item without 'type'")
         if kind == "message":
             (message,) = read_message({k: v for k, v in item.items() if k != "type"}, self.lost)
             if message["role"] != "assistant":
@@ -47,7 +49,7 @@ class ItemReader:
             self.lost("a web search: nobody recorded what it found")
             return
         elif kind in _CALLS:
-            self._calls.append(_call(item, str(kind)))
+            self._calls.append(_call(item, kind))
         elif kind in _RESULTS:
             call_id = text(item.get("call_id"), "the call_id")
             output = item.get("output")

@@ -18,7 +18,8 @@ Mask = Callable[[str], str]
 """The hook: a text without its personal data. JSON in arguments of calls is masked value by value."""
 
 _PATTERNS = (
-    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "email"),
+    # It begins where a run of letters begins, so that a long run without an @ is read once.
+    (re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"), "email"),
     (
         re.compile(
             r"\b(?:sk|pk|rk|gh[opusr]|github_pat|xox[abp]|glpat)[-_][\w-]{12,}|\b(?:hf|npm)_[A-Za-z0-9]{30,}"
@@ -137,5 +138,5 @@ def _value(value: Any, hide: Mask) -> Any:
     if isinstance(value, list):
         return [_value(one, hide) for one in value]
     if isinstance(value, dict):
-        return {name: _value(one, hide) for name, one in value.items()}
+        return {hide(name): _value(one, hide) for name, one in value.items()}
     return value

@@ -1,7 +1,10 @@
 """The rows of a file, a directory or standard input: JSON lines, JSON documents, both also as .gz; archives of Inspect."""
 
+import codecs
 import gzip
 import json
+import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +43,7 @@ def read_rows(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[Row]:
             book.saw(raw.place)
             yield raw
         else:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
             yield from _lines(file, raw, book) if is_lines else _document(file, raw, book)
 
 
@@ -55,28 +59,45 @@ def _files(source: str, book: Book, *, stdin: IO[bytes]) -> Iterator[tuple[str, 
     for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
         if not path.is_file():
             continue
-        name = str(path.relative_to(root)) if root.is_dir() else source
+        name = _printable(str(path.relative_to(root)) if root.is_dir() else source)
         suffixes = [suffix for suffix in path.suffixes[-2:] if suffix != ".gz"]
         suffix = suffixes[-1] if suffixes else ""
         if suffix == ".eval":
-            try:
-                yield name, Row(read_archive(path), Place(name, 0)), False
-            except ArchiveError as exc:
-                book.write(Place(name, 0), Fate.DAMAGED, f"an archive of Inspect: {exc}")
+            if (row := _archived(path, Place(name, 0), book)) is not None:
+                yield name, row, False
             continue
         if suffix not in (*_LINES, *_DOCUMENTS) and root.is_dir():
             book.write(Place(name, 0), Fate.NO_MESSAGE, "a file of another kind than JSON")
             continue
         try:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        except (OSError, EOFError) as exc:
+        except (OSError, EOFError, zlib.error) as exc:
             book.write(Place(name, 0), Fate.DAMAGED, f"the file cannot be read: {exc}")
             continue
         yield name, raw, suffix in _LINES or not _is_document(raw)
 
 
+def _archived(path: Path, place: Place, book: Book) -> Row | None:
+    """The log in the archive. The book has its damaged samples, or why there is no log."""
+
+    def lost(fault: ArchiveError) -> None:
+        book.write(place, Fate.DAMAGED, f"an archive of Inspect: {fault}")
+
+    try:
+        return Row(read_archive(path, lost), place)
+    except ArchiveError as exc:
+        lost(exc)
+        return None
+
+
+def _printable(name: str) -> str:
+    """The name of a file as UTF-8, whatever its bytes are."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def _is_document(raw: bytes) -> bool:
     """Whether the bytes are one JSON value over several lines, or a list, rather than a value a line."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     start = raw.lstrip()[:1]
     if start == b"[":
         return True
@@ -112,20 +133,26 @@ def _document(file: str, raw: bytes, book: Book) -> Iterator[Row]:
         return
     is_list = text.lstrip().startswith("[")
     at = text.index("[") + 1 if is_list else 0
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_int=str)
+    line, byte, counted = 1, 0, 0
     while (at := _skip(text, at)) < len(text) and not (is_list and text[at] == "]"):
-        line = text.count("\n", 0, at) + 1
-        place = Place(file, line, "" if not is_list else f"byte {len(text[:at].encode())}")
+        line += text.count("\n", counted, at)
+        byte += len(text[counted:at].encode())
+        counted = at
+        place = Place(file, line, "" if not is_list else f"byte {byte}")
         try:
-            _, end = decoder.raw_decode(text, at)
-            value = orjson.loads(text[at:end])
-        except (json.JSONDecodeError, orjson.JSONDecodeError) as exc:
+            _, at = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError) as exc:
             what = f"no JSON: {exc}; nothing after it can be read"
             book.write(Place(file, line), Fate.DAMAGED, what)
             return
+        try:
+            value = orjson.loads(text[counted:at])
+        except orjson.JSONDecodeError as exc:  # NaN, half of a surrogate pair
+            book.write(place, Fate.DAMAGED, f"no JSON: {exc}")
+            continue
         book.saw(place)
         yield Row(value, place)
-        at = end
     if is_list and at >= len(text):
         line = text.count("\n") + 1
         book.write(

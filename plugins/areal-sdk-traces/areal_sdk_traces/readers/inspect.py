@@ -116,10 +116,11 @@ class _Reading:
         if refs := call.get("input_refs"):
             given = []
             for ref in rows_of(refs, "the input_refs"):
-                start, end = rows_of(ref, "a reference")
-                if not 0 <= start <= end <= len(self._pool):
-                    raise BadRowError(f"the messages {start} to {end} are not in the pool")
-                given += self._pool[start:end]
+                match rows_of(ref, "a reference"):
+                    case [int(start), int(end)] if 0 <= start <= end <= len(self._pool):
+                        given += self._pool[start:end]
+                    case _:
+                        raise BadRowError(f"the messages {ref} are not in the pool")
         return self.messages(given)
 
     def messages(self, given: object) -> list[Message]:

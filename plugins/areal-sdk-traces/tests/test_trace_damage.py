@@ -1,0 +1,155 @@
+"""Input that no exporter should write: a fault of one row or one file costs that row or that file, and is named."""
+
+import gzip
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from trace_exports import EXPORTS, chat
+
+from areal_sdk_traces.book import Book, Fate
+from areal_sdk_traces.choice import Choice, chosen
+from areal_sdk_traces.conversation import Conversation
+from areal_sdk_traces.masking import mask_common, masked
+from areal_sdk_traces.readers import reader_of
+from areal_sdk_traces.rows import read_rows
+
+
+def read(format: str, source: Path) -> tuple[list[Conversation], list[str]]:
+    """The conversations, and the damage with its places."""
+    book = Book()
+    rows = read_rows(str(source), book, stdin=io.BytesIO())
+    found = [*chosen(reader_of(format)(rows, book), book, choice=Choice(), mask=None)]
+    book.close()
+    assert not book.of(Fate.UNEXPLAINED)
+    return found, [f"{entry.place}: {entry.reason}" for entry in book.of(Fate.DAMAGED)]
+
+
+def lines(*numbers: int, format: str = "openai") -> str:
+    return "\n".join(json.dumps(row) for n in numbers for row in EXPORTS[format](n))
+
+
+def test_files_that_cannot_be_read_cost_only_themselves(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(1))
+    packed = bytearray(gzip.compress(lines(*range(50)).encode()))
+    packed[60] ^= 255
+    (tmp_path / "b.jsonl.gz").write_bytes(packed)
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    (tmp_path / "d.eval").write_bytes(b"PK\x05\x06" + bytes(18))
+    (tmp_path / "e.jsonl").write_bytes(b"\xef\xbb\xbf" + lines(2).encode())
+    found, damage = read("openai", tmp_path)
+    assert [one.messages[1]["content"] for one in found] == ["What is 1+1?", "What is 2+1?"]
+    assert [one.partition(":")[0] for one in damage] == ["b.jsonl.gz", "c.json", "d.eval"]
+
+
+def test_a_name_that_is_no_utf_8_is_written_with_its_bytes(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")).write_text(lines(1))
+    (one,), _ = read("openai", tmp_path)
+    assert one.places[0].file == r"\xff.jsonl"
+
+
+def test_an_element_that_is_no_json_costs_no_other_element(tmp_path: Path) -> None:
+    said = [json.dumps(row) for n in (1, 2) for row in EXPORTS["openai"](n)]
+    said[2:2] = ['{"a": NaN}', r'{"a": "\ud800"}', f'{{"a": {"9" * 5_000}}}']
+    (tmp_path / "a.json").write_text("[" + ",\n".join(said) + "]")
+    found, damage = read("openai", tmp_path)
+    assert len(found) == 2
+    assert [one.partition(",")[0] for one in damage] == ["a.json:3", "a.json:4", "a.json:5"]
+
+
+def test_a_list_of_many_elements_names_their_lines_and_bytes(tmp_path: Path) -> None:
+    """Each byte is counted once: with a count from the start at each element this takes minutes."""
+    raw = json.dumps([{"é": "x" * 5_000}] * 5_000, indent=1, ensure_ascii=False)
+    (tmp_path / "a.json").write_text(raw)
+    rows = [*read_rows(str(tmp_path / "a.json"), Book(), stdin=io.BytesIO())]
+    assert len(rows) == 5_000
+    place = rows[-1].place
+    assert place.line == raw.count("\n") - 2
+    assert raw.encode()[int(place.part.removeprefix("byte ")) :].startswith(b"{\n")
+
+
+def test_a_damaged_sample_costs_no_other_sample_of_its_archive(tmp_path: Path) -> None:
+    (log,) = EXPORTS["inspect"](1)
+    samples = log.pop("samples")
+    with zipfile.ZipFile(tmp_path / "a.eval", "w") as archive:
+        archive.writestr("header.json", json.dumps(log))
+        archive.writestr("samples/1_epoch_1.json", '{"id": 1,')
+        archive.writestr("samples/2_epoch_1.json", json.dumps(samples[0]))
+    with zipfile.ZipFile(tmp_path / "b.eval", "w") as archive:
+        archive.writestr("header.json", "[]")
+    found, damage = read("inspect", tmp_path)
+    assert len(found) == 1
+    assert "samples/1_epoch_1.json is damaged" in damage[0]
+    assert "its header is not an object" in damage[1]
+    assert len(damage) == 2
+
+
+def test_references_and_items_of_any_type_are_damage(tmp_path: Path) -> None:
+    (log,) = EXPORTS["inspect"](1)
+    log["samples"][0]["events"][2]["input_refs"] = [[0, "4"]]
+    (tmp_path / "a.json").write_text(json.dumps([log, *EXPORTS["inspect"](2)]))
+    found, damage = read("inspect", tmp_path / "a.json")
+    assert len(found) == 1
+    assert "are not in the pool" in damage[0]
+    odd = {"type": "response_item", "payload": {"type": ["message"], "role": "user"}}
+    (tmp_path / "c.jsonl").write_text(lines(1, format="codex") + "\n" + json.dumps(odd))
+    found, damage = read("codex", tmp_path / "c.jsonl")
+    assert len(found) == 1
+    assert damage == [f"{tmp_path}/c.jsonl:6: an item without 'type'"]
+
+
+def claude(kind: str, uuid: str, parent: str | None, said: str = "", **more: Any) -> str:
+    content = [{"type": "text", "text": said}]
+    row = {"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "s", **more}
+    return json.dumps({**row, "message": {"role": kind, "content": content, "id": f"m{uuid}"}})
+
+
+def test_lines_between_a_line_of_claude_code_and_its_parent_break_no_chain(tmp_path: Path) -> None:
+    said = [
+        claude("user", "1", None, "Hi"),
+        claude("assistant", "2", "1", "Hello"),
+        claude("system", "3", "2", subtype="turn_duration"),
+        claude("user", "4", "3", "Again"),
+        claude("attachment", "5", "4"),
+        claude("assistant", "6", "5", "API Error", isApiErrorMessage=True),
+        claude("user", "7", "6", "Retry"),
+        claude("progress", "8", "7"),
+        claude("assistant", "9", "8", "Hello again"),
+        claude("system", "10", None, subtype="compact_boundary", logicalParentUuid="9"),
+        claude("user", "11", "10", "So far: hellos.", isCompactSummary=True),
+        claude("assistant", "12", "11", "Go on."),
+    ]
+    (tmp_path / "s.jsonl").write_text("\n".join(said))
+    (first, second), damage = read("claude-code", tmp_path / "s.jsonl")
+    assert not damage
+    texts = ["Hi", "Hello", "Again", "Retry", "Hello again"]
+    assert [one["content"] for one in first.messages] == texts
+    assert [one["content"] for one in second.messages] == ["So far: hellos.", "Go on."]
+    assert second.link is not None
+    assert second.link.relation == "compaction"
+
+
+def test_a_resumed_session_of_claude_code_may_be_read_before_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text(
+        "\n".join([claude("user", "1", None, "Hi"), claude("assistant", "2", "1", "Hello")])
+    )
+    resumed = [claude("user", "3", "2", "Again"), claude("assistant", "4", "3", "Hello again")]
+    orphan = claude("user", "5", "never", "Lost")
+    (tmp_path / "a.jsonl").write_text("\n".join([*resumed, orphan, claude("system", "6", "5")]))
+    (one,), damage = read("claude-code", tmp_path)
+    assert [m["content"] for m in one.messages] == ["Hi", "Hello", "Again", "Hello again"]
+    assert damage == ["a.jsonl:3: its parent 'never' is not here, or is damaged"]
+
+
+def test_masks_read_a_long_word_once_and_hide_the_names_of_arguments() -> None:
+    """With a search that begins at each letter the word takes hours."""
+    assert mask_common("a" * 1_000_000 + " ann@example.org") == "a" * 1_000_000 + " [email]"
+    said = chat(1)
+    said[2]["tool_calls"][0]["function"]["arguments"] = '{"to": {"ann@example.org": 1}}'
+    one, num_changed = masked(Conversation("c", tuple(said)), mask_common)
+    assert num_changed == 1
+    call = one.messages[2]["tool_calls"][0]
+    assert json.loads(call["function"]["arguments"]) == {"to": {"[email]": 1}}
