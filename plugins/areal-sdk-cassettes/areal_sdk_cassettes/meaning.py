@@ -17,17 +17,19 @@ def meaning_of(call: Message, defaults: Mapping[str, Any] | None = None) -> str:
     >>> meaning_of(one) == meaning_of({"function": {"name": "add", "arguments": '{"b":2,"a":1,"c":null}'}})
     True
     """
-    function = call["function"]
-    arguments = arguments_of(call)
-    if isinstance(arguments, dict):
-        known = {key: _normalised(value) for key, value in (defaults or {}).items()}
-        values = {key: _normalised(value) for key, value in arguments.items() if value is not None}
-        arguments = {
-            key: value
-            for key, value in values.items()
-            if key not in known or _text(known[key]) != _text(value)
-        }
-    return _text([function["name"], arguments])
+    name, arguments = call["function"]["name"], arguments_of(call)
+    try:
+        if isinstance(arguments, dict):
+            arguments = _meant(arguments, defaults or {})
+        return _text([name, arguments])
+    except RecursionError:  # a model may nest as deep as it likes
+        return _text([name, str(call["function"]["arguments"])])
+
+
+def _meant(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    known = {key: _text(_normalised(value)) for key, value in defaults.items()}
+    values = {key: _normalised(value) for key, value in arguments.items() if value is not None}
+    return {key: value for key, value in values.items() if known.get(key) != _text(value)}
 
 
 def arguments_of(call: Message) -> Any:
@@ -37,7 +39,7 @@ def arguments_of(call: Message) -> Any:
         return arguments
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments.strip()
 
 

@@ -137,6 +137,43 @@ async def test_a_call_without_a_result_is_not_recorded() -> None:
     assert steps[0].done
 
 
+async def test_parallel_calls_with_one_id_get_the_results_in_their_order() -> None:
+    calls = assistant(None, ("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"}))
+    for call in calls["tool_calls"]:
+        call["id"] = "weather"
+    results = [{**result(text), "tool_call_id": "weather"} for text in ("4", "19")]
+    task = Task("r", {"messages": [user("?"), calls, *results, assistant("4 and 19.")]})
+    assert await replay(task) == ""
+    rome = assistant(None, ("weather", {"city": "Rome"}))
+    steps = await check_environment(CassetteEnvironment, task, replies=[rome])
+    assert steps[0].messages[0]["content"] == "19"
+
+
+async def test_an_id_that_is_used_again_belongs_to_its_last_call() -> None:
+    calls = [assistant(None, ("weather", {"city": city})) for city in ("Oslo", "Rome")]
+    for message in calls:
+        message["tool_calls"][0]["id"] = "call_0"
+    said = [user("?"), *calls, {**result("19"), "tool_call_id": "call_0"}, assistant("19.")]
+    task = Task("r", {"messages": said, "tools": [WEATHER]})
+    steps = await check_environment(CassetteEnvironment, task, replies=[calls[1]])
+    assert steps[0].messages[0]["content"] == "19"
+
+
+@pytest.mark.parametrize("depth", [600, 100_000])
+async def test_arguments_that_are_nested_too_deep_are_not_recorded(depth: int) -> None:
+    deep = '{"city": ' + "[" * depth + "]" * depth + "}"
+    steps = await check_environment(
+        CassetteEnvironment, OSLO, replies=[assistant(None, ("weather", deep))]
+    )
+    assert steps[0].messages[0]["content"] == UNSEEN
+
+
+async def test_silence_is_never_the_recorded_answer() -> None:
+    task = recorded(user("?"), assistant(None, ("weather", {"city": "Oslo"})))
+    episode = await run_agent(CassetteEnvironment, task, engine=[""], reward=cassette)
+    assert episode.outcome.kind is OutcomeKind.ABSTAIN
+
+
 async def test_the_recorded_user_goes_on_after_an_answer() -> None:
     task = recorded(user("Hello."), assistant("Hello!"), user("Bye."), assistant("Bye!"))
     steps = await check_environment(CassetteEnvironment, task, replies=["Hi.", "See you."])
