@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +41,18 @@ class Seen:
 class Connection:
     """One session. A server that is lost or silent is a fault of infrastructure: the episode is tried again."""
 
-    def __init__(self, url: str, *, call_timeout_s: float, wait_s: float) -> None:
-        """`wait_s`: seconds to wait for a session while others hold all that the server has."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        call_timeout_s: float,
+        wait_s: float,
+        on_silence: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`wait_s`: seconds to wait for a session while others hold all that the server has. `on_silence` is called
+        when the server let a call wait too long."""
         self.url = url.rstrip("/")
+        self._on_silence = on_silence
         self._call_timeout_s = call_timeout_s
         self._wait_s = wait_s
         self._client: aiohttp.ClientSession | None = None
@@ -78,7 +88,7 @@ class Connection:
 
     async def step(self, action: Mapping[str, JSON]) -> Seen:
         """Act. `RefusedError`: the environment does not take this action, and waits for another one."""
-        return _seen(await self._call("step", action))
+        return self._seen("step", await self._call("step", action))
 
     async def aclose(self) -> None:
         """End the session, and with it the environment. Idempotent."""
@@ -94,7 +104,7 @@ class Connection:
                 self._socket = await self._open_client().ws_connect(
                     address, max_msg_size=MAX_MESSAGE_BYTES
                 )
-        return _seen(await self._call("reset", parameters))
+        return self._seen("reset", await self._call("reset", parameters))
 
     async def _call(self, kind: str, data: Mapping[str, JSON]) -> JSON:
         assert self._socket is not None, "reset comes first"
@@ -109,8 +119,10 @@ class Connection:
         try:
             answer = json.loads(received.data)
             found = answer["data"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise self._fault(f"its answer to {kind} is no OpenEnv message") from None
+        if not isinstance(found, dict):
+            raise self._fault(f"its answer to {kind} is no OpenEnv message")
         if answer.get("type") != "error":
             return found
         code, message = found.get("code"), _told(found)
@@ -126,9 +138,23 @@ class Connection:
             async with asyncio.timeout(self._call_timeout_s):
                 yield
         except TimeoutError:
+            if self._on_silence is not None:
+                await self._on_silence()
             raise self._fault(f"no sign of {what} within {self._call_timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise self._fault(f"{what} failed: {exc or type(exc).__name__}") from None
+
+    def _seen(self, kind: str, data: JSON) -> Seen:
+        reward, observation = data.get("reward"), data.get("observation") or {}
+        try:
+            number = None if reward is None else float(reward)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not isinstance(observation, dict):
+            raise self._fault(f"the observation in its answer to {kind} is no object")
+        if number is not None and not math.isfinite(number):
+            raise self._fault(f"the reward in its answer to {kind} is {reward!r}, no finite number")
+        return Seen(observation, number, bool(data.get("done")))
 
     def _open_client(self) -> aiohttp.ClientSession:
         if self._client is None:
@@ -144,12 +170,6 @@ class Connection:
         return EpisodeError.infrastructure(f"OpenEnv server {self.url}: {why}")
 
 
-def _seen(data: JSON) -> Seen:
-    reward = data.get("reward")
-    observation = data.get("observation") or {}
-    return Seen(observation, None if reward is None else float(reward), bool(data.get("done")))
-
-
 def _told(error: Mapping[str, JSON]) -> str:
     """The message of an error, with the fields that it is about.
 
@@ -159,5 +179,6 @@ def _told(error: Mapping[str, JSON]) -> str:
     fields = (
         ": ".join([".".join(map(str, one.get("loc") or ())), str(one.get("msg"))])
         for one in error.get("errors") or ()
+        if isinstance(one, dict)
     )
     return ": ".join([str(error.get("message")), *filter(None, ["; ".join(fields)])])

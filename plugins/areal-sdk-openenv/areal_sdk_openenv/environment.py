@@ -61,7 +61,7 @@ class OpenEnv(Environment):
 
     async def reset(self, task: Task) -> Sequence[Message]:
         server = await SHARED.get(self._key, self._make)
-        self._connection = Connection(server.url, **self._timeouts)
+        self._connection = Connection(server.url, **self._timeouts, on_silence=server.check)
         first = await self._connection.reset(task.data.get("reset", {}))
         if not self._text_field:
             self.tools = await self._list_tools(server)

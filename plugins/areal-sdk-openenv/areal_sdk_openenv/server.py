@@ -19,6 +19,8 @@ from areal_sdk_shared.servers import SharedServers
 PORT = "{port}"
 FIRST_LOOK_S = 0.05
 """Seconds until the first look whether a server answers; each later look waits twice as long, up to a second."""
+HEALTH_S = 5.0
+"""Seconds for a server that let a call wait too long to tell its health."""
 LAST_WORDS = 500
 """Number of characters of a server's output that an error quotes."""
 
@@ -82,6 +84,16 @@ class Server:
         finally:
             if not self.is_healthy:
                 self.kill()
+
+    async def check(self) -> None:
+        """Kill the command if its server does not tell its health: the next episode then starts another one."""
+        if not self.is_running:
+            return
+        try:
+            async with asyncio.timeout(HEALTH_S), aiohttp.ClientSession() as client:
+                await client.get(f"{self.url}/health")
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            self.kill()
 
     def kill(self) -> None:
         """Kill the process group. Idempotent."""

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from areal_sdk import ConfigError, EpisodeError, StepResult, Task
 from areal_sdk.environment import EVAL_SEEDS
+from areal_sdk.errors import InfrastructureError
 from areal_sdk_openenv.environment import OpenEnv
 from areal_sdk_openenv.server import SHARED, Server
 from areal_sdk_openenv.tasks import tasks
@@ -69,6 +72,51 @@ async def test_episodes_that_begin_together_ask_a_server_for_its_schema_once() -
 
     assert await asyncio.gather(*(server.schema(ask) for _ in range(3))) == [{"action": {}}] * 3
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("[", "no OpenEnv message"),
+        ("[" * 100_000, "no OpenEnv message"),
+        ('{"type": "observation", "data": [1]}', "no OpenEnv message"),
+        ('{"type": "error", "data": "full"}', "no OpenEnv message"),
+        ('{"data": {"observation": ["x"]}}', "is no object"),
+        ('{"data": {"observation": {}, "reward": "much"}}', "'much', no finite number"),
+        ('{"data": {"observation": {}, "reward": NaN}}', "nan, no finite number"),
+        ('{"type": "error", "data": {"code": "X", "message": "m", "errors": ["e"]}}', "X: m"),
+    ],
+)
+async def test_an_answer_that_is_no_openenv_is_a_fault_of_infrastructure(
+    answer: str, why: str
+) -> None:
+    async def session(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        await socket.send_str(answer)
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/ws", session)
+    async with TestServer(app) as server, opened(url=str(server.make_url("/"))) as environment:
+        with pytest.raises(InfrastructureError, match=why):
+            await environment.reset(Task("a", {}))
+
+
+async def test_a_server_that_hangs_is_killed_and_the_next_episode_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("areal_sdk_openenv.server.HEALTH_S", 0.1)
+    command = f"{sys.executable} {SERVERS / 'hangs.py'} {{port}}"
+    environment = OpenEnv(command=command, start_timeout_s=DEADLINE_S, call_timeout_s=0.5)
+    with pytest.raises(EpisodeError, match="no sign of an answer to reset"):
+        await environment.reset(Task("a", {}))
+    await environment.close()
+    server = await SHARED.get(
+        ("", command), lambda: Server("http://another", "", start_timeout_s=1)
+    )
+    assert server.url == "http://another", "the server that hung was still there"
 
 
 # on servers
