@@ -13,6 +13,9 @@ from areal_sdk_bfcl.entries import Entry
 from areal_sdk_bfcl.package import make_importable
 
 LONG_CONTEXT = "long_context"
+_DIGITS = ("precision", "decimal_places", "exponent")
+"""Arguments that say how many digits are computed. BFCL computes any number of them, for hours if a model asks."""
+_MOST_DIGITS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,12 @@ class World:
         function = self._functions.get(call.function)
         if function is None:
             return f"Error during execution: name '{call.function}' is not defined"
+        if any(_is_endless(call.arguments.get(name)) for name in _DIGITS):
+            return f"Error during execution: more than {_MOST_DIGITS} digits"
         try:
-            result = function(**call.arguments)
+            return _shown(function(**call.arguments))
         except Exception as error:  # noqa: BLE001 - the APIs raise anything for odd arguments
             return f"Error during execution: {error}"
-        if isinstance(result, dict):
-            try:
-                return json.dumps(result)
-            except (TypeError, ValueError):
-                return str(result)
-        return str(result)
 
     def read(self, written: str) -> Call:
         """The call that a known solution writes in Python's syntax, such as `sort('a.txt')`."""
@@ -67,3 +66,17 @@ class World:
         named = {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
         names = list(inspect.signature(self._functions[tree.func.id]).parameters)
         return Call(tree.func.id, {**dict(zip(names, values, strict=False)), **named})
+
+
+def _is_endless(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) > _MOST_DIGITS
+
+
+def _shown(result: Any) -> str:
+    """The result as BFCL shows it."""
+    if isinstance(result, dict):
+        try:
+            return json.dumps(result)
+        except (TypeError, ValueError):
+            pass
+    return str(result)

@@ -130,6 +130,27 @@ async def test_wrong_arguments_are_judged_as_bfcl_judges_them(category: str) -> 
     assert right <= {f"multi_turn_{category}_{LENIENT}"}
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments", "said"),
+    [
+        ("logarithm", {"value": 2, "base": 3, "precision": 10**9}, "more than 1000 digits"),
+        ("square_root", {"number": 2, "precision": 1e30}, "more than 1000 digits"),
+        ("power", {"base": 3, "exponent": 10**12}, "more than 1000 digits"),
+        ("round_number", {"number": 5, "decimal_places": -(10**9)}, "more than 1000 digits"),
+        ("power", {"base": 10**100, "exponent": 100}, "Exceeds the limit"),
+        ("power", {"base": 3, "exponent": 4}, '{"result": 81}'),
+    ],
+)
+async def test_no_number_holds_up_the_run(
+    function: str, arguments: dict[str, Any], said: str
+) -> None:
+    world = Watched()
+    name = next(one.id for one in entries("base").values() if "MathAPI" in one.classes)
+    world.begin(a_task(name))
+    result = await world.step(called(Call(function, arguments), 0))
+    assert said in result.messages[0]["content"]
+
+
 async def test_missing_functions_come_with_their_turn() -> None:
     world = Watched()
     world.begin(a_task("multi_turn_miss_func_0"))
