@@ -55,7 +55,7 @@ def _spans(row: Row, book: Book) -> Iterator[Span]:
     if "resourceMetrics" in value:
         book.write(row.place, Fate.NO_MESSAGE, "metrics")
         return
-    yield _span(row)
+    yield _span(row, is_log="body" in value or "severity_number" in value)
 
 
 def _span(row: Row, *, is_log: bool = False) -> Span:
@@ -63,13 +63,16 @@ def _span(row: Row, *, is_log: bool = False) -> Span:
     context = mapping(value.get("context") or {}, "the context")
     ids = {**context, **value}
     trace = name_in(ids, "traceId", "trace_id")
+    attributes = _attributes(value.get("attributes") or [])
+    if is_log:
+        attributes = {**attributes, **_body(value.get("body"))}
     return Span(
         trace.removeprefix("0x"),
         name_in(ids, "spanId", "span_id").removeprefix("0x"),
         word(value, "parentSpanId", "parent_id").removeprefix("0x"),
-        word(value, "eventName", "name"),
+        word(value, "eventName", "event_name", "name") or word(attributes, "event.name"),
         str(optional(value, "startTimeUnixNano", "timeUnixNano", "start_time", "timestamp") or ""),
-        _attributes(value.get("attributes") or []),
+        attributes,
         [
             {
                 "name": word(mapping(one, "an event"), "name"),
@@ -90,6 +93,13 @@ def _attributes(value: object) -> JSON:
         name_in(mapping(one, "an attribute"), "key"): _value(one.get("value"))
         for one in rows_of(value, "the attributes")
     }
+
+
+def _body(value: object) -> JSON:
+    """The fields of a log record's body; none if it is no object."""
+    if isinstance(value, dict) and "kvlistValue" in value:
+        value = _value(value)
+    return value if isinstance(value, dict) else {}
 
 
 def _value(value: object) -> Any:

@@ -12,7 +12,7 @@ from trace_exports import EXPORTS, chat
 
 from areal_sdk_traces.book import Book, Fate
 from areal_sdk_traces.choice import Choice, chosen
-from areal_sdk_traces.conversation import Conversation
+from areal_sdk_traces.conversation import Conversation, meaning
 from areal_sdk_traces.masking import mask_common, masked
 from areal_sdk_traces.readers import reader_of
 from areal_sdk_traces.rows import read_rows
@@ -153,3 +153,47 @@ def test_masks_read_a_long_word_once_and_hide_the_names_of_arguments() -> None:
     assert num_changed == 1
     call = one.messages[2]["tool_calls"][0]
     assert json.loads(call["function"]["arguments"]) == {"to": {"[email]": 1}}
+
+
+def test_messages_of_otel_may_be_log_records(tmp_path: Path) -> None:
+    """As OpenTelemetry's instrumentation of OpenAI's client writes them: a record for each message, its text in the body."""
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {"kvlistValue": {"values": fields(value)}}
+        if isinstance(value, list):
+            return {"arrayValue": {"values": [typed(one) for one in value]}}
+        return {"stringValue": value}
+
+    def fields(value: dict[str, Any]) -> list[Any]:
+        return [{"key": key, "value": typed(one)} for key, one in value.items()]
+
+    *asked, answer = chat(1)
+    bodies = [(f"gen_ai.{one['role']}.message", message_of(one)) for one in asked]
+    bodies.append(("gen_ai.choice", {"message": message_of(answer), "finish_reason": "stop"}))
+    ids = {"traceId": "t", "spanId": "s"}
+    records = [
+        {**ids, "attributes": fields({"event.name": name}), "body": typed(body)}
+        for name, body in bodies
+    ]
+    span = {**ids, "name": "chat", "attributes": fields({"gen_ai.operation.name": "chat"})}
+    rows = [
+        {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]},
+        {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]},
+    ]
+    console = [
+        *({"trace_id": "0xu", "span_id": "0xv", "body": b, "event_name": n} for n, b in bodies),
+        {"context": {"trace_id": "0xu", "span_id": "0xv"}, "name": "chat", "attributes": {}}
+        | {"attributes": {"gen_ai.operation.name": "chat"}},
+    ]
+    for name, given in (("otlp", rows), ("console", console)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, given)))
+        (one,), damage = read("otel", tmp_path / f"{name}.jsonl")
+        assert not damage
+        assert [meaning(message) for message in one.messages] == [meaning(m) for m in chat(1)]
+
+
+def message_of(message: dict[str, Any]) -> dict[str, Any]:
+    """The body of an event: a tool's result names its call by `id`."""
+    kept = {k: v for k, v in message.items() if k not in ("role", "tool_call_id") and v is not None}
+    return kept | ({"id": message["tool_call_id"]} if message["role"] == "tool" else {})

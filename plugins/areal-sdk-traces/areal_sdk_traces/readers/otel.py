@@ -1,10 +1,12 @@
 """OpenTelemetry's conventions for generative AI: spans `chat`, `execute_tool`, `invoke_agent`, and their events.
 
 The messages are attributes of a span, or of the event `gen_ai.client.inference.operation.details`. Older
-instrumentations write an event for each message, or `gen_ai.prompt.N.*`.
+instrumentations write an event for each message, in the span or as a log record, or `gen_ai.prompt.N.*`.
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from areal_sdk import Message
 from areal_sdk_traces.book import BadRowError, Book, Fate
@@ -32,10 +34,12 @@ _EVALUATION = "gen_ai.evaluation.result"
 _Said = dict[tuple[str, object], tuple[list[Message], list[JSON]]]
 """All messages up to the answer of a call, and its tools, by the call's trace and number."""
 _OLD_ROLES = ("system", "user", "assistant", "tool")
+_EVENT = re.compile(rf"gen_ai\.(?:(?:{'|'.join(_OLD_ROLES)})\.message|choice)")
+"""Events that have one message each."""
 
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
-    spans = [*read_spans(rows, book)]
+    spans = _with_logs(read_spans(rows, book), book)
     agents = _agents(spans)
     names = {span.trace: word(span.attributes, "gen_ai.conversation.id") for span in spans}
     names |= {
@@ -59,6 +63,29 @@ def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
         for extra in extras.values():
             extra.agent_parents[child] = parent
     yield from conversations_of("otel", calls, book, extras)
+
+
+def _with_logs(found: Iterable[Span], book: Book) -> list[Span]:
+    """The spans, with the messages that log records have as their events. Other records stay."""
+    spans = [*found]
+    calls = {span.id for span in spans if not span.is_log}
+    logged: dict[str, list[Span]] = {}
+    kept = []
+    for span in spans:
+        if span.is_log and span.id in calls and _EVENT.fullmatch(span.name):
+            logged.setdefault(span.id, []).append(span)
+            book.used([span.place])
+        else:
+            kept.append(span)
+    return [
+        span if span.is_log or span.id not in logged else _told(span, logged[span.id])
+        for span in kept
+    ]
+
+
+def _told(span: Span, logged: list[Span]) -> Span:
+    events = [{"name": one.name, "attributes": one.attributes} for one in logged]
+    return replace(span, events=[*span.events, *events])
 
 
 def _read(
