@@ -1,14 +1,15 @@
 """`areal-sdk doctor model`: can the tokens that a model samples be trained exactly?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from areal_sdk.certificate import Certificate, TokenFinding
+    from areal_sdk.gateway.tokens.renderer import Renderer
 
 _COLORS = {"ok": "green", "note": "yellow", "failed": "red"}
 _CONTEXT = 6
@@ -31,9 +32,20 @@ _SHOWN = 24
     metavar="NAME",
     help="Format of tool calls, as gateway.tool_format; default: the template's.",
 )
+@click.option(
+    "--rows",
+    "row_files",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help="Also say which of these conversations, as `areal-sdk sft` reads them, the model can learn, and their lengths.",
+)
 @click.option("--json", "as_json", is_flag=True)
 def check_model(
-    model: str, transcripts: Sequence[Path], tool_format: str | None, as_json: bool
+    model: str,
+    transcripts: Sequence[Path],
+    tool_format: str | None,
+    row_files: Sequence[Path],
+    as_json: bool,
 ) -> None:
     """Certify that MODEL's conversations keep every sampled token.
 
@@ -41,6 +53,7 @@ def check_model(
     with 0 if the model gets a certificate, else with 1. `train` and `serve` warn of models that have none.
     """
     from areal_sdk.certificate import certify, keep, read_transcript, recorded
+    from areal_sdk.certificate.model import ChatModel
     from areal_sdk.models import resolve_model
     from areal_sdk.plugins import load_plugins
 
@@ -53,17 +66,48 @@ def check_model(
         directory, transcripts=played, tool_format=named, formats=formats.in_order()
     )
     keep(certificate)
+    fits: dict[str, Mapping[str, Any]] = {}
+    if row_files:
+        renderer = ChatModel.load(directory, tool_format=named, formats=formats.in_order()).renderer
+        fits = {str(path): _fit(path, renderer) for path in row_files}
     if as_json:
         from areal_sdk.telemetry.files import to_json
 
         summary = {"certified": certificate.is_certified, "key": certificate.key}
-        document = {"model": model, **summary, "findings": certificate.findings}
+        document = {"model": model, **summary, "findings": certificate.findings, "rows": fits}
         click.echo(to_json(document, indent=True).decode())
     else:
+        for path, fit in fits.items():
+            lengths = " / ".join(map(str, fit["tokens"].values()))
+            click.echo(
+                f"rows    {path}: {fit['learnt']} of {fit['given']} conversations can be learnt"
+            )
+            click.echo(f"{'':<8}tokens {lengths} (50, 90, 100 % have at most so many)")
+            for line in fit["notes"]:
+                click.echo(f"{'':<8}{line}")
         for line in _lines(model, certificate):
             click.echo(line)
     if not certificate.is_certified:
         raise SystemExit(1)
+
+
+def _fit(path: Path, renderer: "Renderer") -> Mapping[str, Any]:
+    """The conversations of a file that the template takes, and the lengths of all, also of those that are too long."""
+    from areal_sdk.config import FinetuneSection
+    from areal_sdk.finetune.rendering import render_conversations
+    from areal_sdk.loop.plan.rows import read_conversations
+
+    rows = read_conversations(path)
+    all_lengths = render_conversations(rows, renderer, max_tokens=1 << 62).rows
+    lengths = sorted(len(row.tokens) for row in all_lengths) or [0]
+    found = render_conversations(rows, renderer, max_tokens=FinetuneSection().max_tokens)
+    lost = {place for places in found.left_out.values() for place in places}
+    return {
+        "given": len(rows),
+        "learnt": len(rows) - len(lost),
+        "tokens": {f"p{p}": lengths[(len(lengths) - 1) * p // 100] for p in (50, 90, 100)},
+        "notes": found.notes(),
+    }
 
 
 def _lines(model: str, certificate: "Certificate") -> Iterator[str]:

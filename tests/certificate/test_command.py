@@ -140,3 +140,19 @@ def test_a_model_is_certified_without_torch(tmp_path: Path) -> None:
         "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_rows_that_a_model_cannot_learn_are_named(tmp_path: Path) -> None:
+    model, rows = make_model_dir(tmp_path / "model", "smollm2"), tmp_path / "rows.jsonl"
+    answer = {"role": "assistant", "content": "4"}
+    said = ["2 + 2?", "long " * 5_000]
+    rows.write_text(
+        "\n".join(json.dumps({"messages": [{"role": "user", "content": c}, answer]}) for c in said)
+    )
+    result = CliRunner().invoke(doctor, ["model", str(model), "--rows", str(rows)])
+    assert f"{rows}: 1 of 2 conversations can be learnt" in result.output
+    assert "longer than 4096 tokens" in result.output
+    as_json = CliRunner().invoke(doctor, ["model", str(model), "--rows", str(rows), "--json"])
+    fit = json.loads(as_json.output)["rows"][str(rows)]
+    assert fit["learnt"] == 1
+    assert fit["tokens"]["p100"] > 5_000
