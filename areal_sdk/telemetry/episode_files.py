@@ -80,6 +80,8 @@ def read_record(path: Path, offset: int, length: int) -> bytes:
             record = file.read(length)
     except FileNotFoundError:
         raise StorageError(f"{path} is gone: its run has deleted its oldest episodes") from None
+    except zlib.error as exc:  # of the first record, whose words all others use
+        raise _damaged(path, 0, str(exc)) from exc
     if path.suffix == OLD_RECORDS:
         return record
     try:
@@ -218,13 +220,11 @@ def count_deleted(directory: Path, prefix: str) -> int:
     return 0
 
 
-def read_lines(
-    path: Path, *, about: str | None = None, until: int | None = None
-) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, *, about: str | None = None, until: int | None = None) -> Iterator[Any]:
     """The lines of an index, newest first. If `about` is an id, episodes with another id are left out. `until` is the
     number of bytes that are read.
 
-    Lines that are not JSON are skipped: a machine that went down may leave such a line.
+    A line that is not JSON is None: a machine that went down may leave such a line.
     """
     needle = None if about is None else to_json(about)
     try:
@@ -237,5 +237,5 @@ def read_lines(
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
-            continue
+            row = None
         yield row

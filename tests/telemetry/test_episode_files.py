@@ -229,6 +229,17 @@ def test_an_episode_that_was_damaged_is_named_and_the_others_are_read(tmp_path: 
             read_episode(tmp_path, summary)
 
 
+def test_damage_of_the_words_that_episodes_share_is_named_too(tmp_path: Path) -> None:
+    write(tmp_path, *map(short, range(4)))
+    (file,) = tmp_path.glob("*.episodes")
+    content = bytearray(file.read_bytes())
+    content[0] ^= 255
+    file.write_bytes(content)
+    for summary in list_episodes(tmp_path):
+        with pytest.raises(StorageError, match=r"at byte 0 of .*000001.episodes is damaged"):
+            read_episode(tmp_path, summary)
+
+
 def test_the_oldest_episodes_go_and_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from areal_sdk_bfcl.package import make_importable
 
 LONG_CONTEXT = "long_context"
 _DIGITS = ("precision", "decimal_places", "exponent")
-"""Arguments that say how many digits are computed. BFCL computes any number of them, for hours if a model asks."""
+"""Arguments that say how many digits are computed. BFCL computes any number of them, however long it takes."""
 _MOST_DIGITS = 1000
 
 

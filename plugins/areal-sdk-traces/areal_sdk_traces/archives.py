@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import orjson
+from areal_sdk_traces.conversation import read_json
 
 ZSTANDARD = 93
 """The number of the compression in the format of ZIP."""
@@ -52,8 +52,10 @@ def read_archive(path: Path, lost: Callable[[ArchiveError], None]) -> dict[str, 
 
 def _value(archive: zipfile.ZipFile, file: Any, name: str) -> Any:
     try:
-        return orjson.loads(_member(archive, file, name))
-    except (*_DAMAGED, orjson.JSONDecodeError) as exc:
+        return read_json(_member(archive, file, name))
+    except ArchiveError:
+        raise
+    except (*_DAMAGED, ValueError) as exc:
         raise ArchiveError(f"{name} is damaged: {exc}") from exc
 
 

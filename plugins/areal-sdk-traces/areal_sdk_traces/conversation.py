@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from areal_sdk import Message
+from areal_sdk.tool_calls import MAX_DEPTH, is_too_deep
 from areal_sdk_traces.book import BadRowError, Place
 
 JSON = dict[str, Any]
@@ -144,9 +145,18 @@ def meaning(message: Message) -> list[Any]:
 def arguments_of(text: str) -> Any:
     """The value of a call's arguments, so that space and order of keys do not count; the text, if it is no JSON."""
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return read_json(text)
+    except ValueError:
         return text
+
+
+def read_json(text: str | bytes) -> Any:
+    """The JSON value of a text. ValueError also for one that is nested too deep to be written again."""
+    value = orjson.loads(text)
+    raw = text.encode() if isinstance(text, str) else text
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and is_too_deep(value):
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    return value
 
 
 def canonical(value: Any) -> bytes:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from areal_sdk import Episode, FinishReason, Message, Turn
+from areal_sdk.errors import StorageError
 from areal_sdk.records import EpisodeSummary, FollowedRun, parse_condition
 from areal_sdk.types import Exclusion
-from areal_sdk_traces.book import Book, Fate, Place
+from areal_sdk_traces.book import BadRowError, Book, Fate, Place
 from areal_sdk_traces.conversation import CUT_OFF, WEIGHT, Conversation, finite
 from areal_sdk_traces.feedback import Feedback, read_feedback
 from areal_sdk_traces.graph import Graph, Origin
@@ -40,6 +41,9 @@ def read_episodes(
     condition = parse_condition(where) if where else None
     run = FollowedRun(path)
     run.refresh()
+    if run.num_unreadable:
+        what = f"{run.num_unreadable} lines of its metrics or its index cannot be read"
+        book.write(Place(path.name, 0, "index"), Fate.DAMAGED, f"{what}: episodes may be missing")
     for summary in run.episodes:
         place = Place(f"{path.name}/{summary.id}", 0)
         book.saw(place)
@@ -47,7 +51,11 @@ def read_episodes(
             book.write(place, Fate.FILTERED, f"not {where}")
             continue
         with book.guarding(place):
-            yield _with_functions(run.record(summary).episode), summary, place
+            try:
+                episode = run.record(summary).episode
+            except StorageError as exc:
+                raise BadRowError(str(exc)) from None
+            yield _with_functions(episode), summary, place
 
 
 def episode_conversations(

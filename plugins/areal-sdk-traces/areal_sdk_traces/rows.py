@@ -15,6 +15,7 @@ import orjson
 from areal_sdk import ConfigError
 from areal_sdk_traces.archives import ArchiveError, read_archive
 from areal_sdk_traces.book import Book, Fate, Place
+from areal_sdk_traces.conversation import read_json
 
 STDIN = "-"
 _LINES, _DOCUMENTS = (".jsonl", ".ndjson"), (".json",)
@@ -115,8 +116,8 @@ def _lines(file: str, raw: bytes, book: Book) -> Iterator[Row]:
             continue
         place = Place(file, number)
         try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError as exc:
+            value = read_json(line)
+        except ValueError as exc:
             book.write(place, Fate.DAMAGED, f"no JSON: {exc}")
             continue
         book.saw(place)
@@ -147,8 +148,8 @@ def _document(file: str, raw: bytes, book: Book) -> Iterator[Row]:
             book.write(Place(file, line), Fate.DAMAGED, what)
             return
         try:
-            value = orjson.loads(text[counted:at])
-        except orjson.JSONDecodeError as exc:  # NaN, half of a surrogate pair
+            value = read_json(text[counted:at])
+        except ValueError as exc:  # NaN, half of a surrogate pair
             book.write(place, Fate.DAMAGED, f"no JSON: {exc}")
             continue
         book.saw(place)

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from areal_sdk_traces.book import BadRowError
-from areal_sdk_traces.conversation import JSON
+from areal_sdk_traces.conversation import JSON, read_json
 
 _MESSAGES = re.compile(r'\s*(\[\s*)?\{\s*"(role|messages|content|type|parts)"\s*:')
 
@@ -63,8 +63,8 @@ def parsed(value: object, what: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as exc:
+        return read_json(value)
+    except ValueError as exc:
         raise BadRowError(f"{what} is a text that is no JSON: {exc}") from None
 
 
@@ -73,8 +73,8 @@ def parsed_or_text(value: object) -> Any:
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
+        return read_json(value)
+    except ValueError:
         return value
 
 

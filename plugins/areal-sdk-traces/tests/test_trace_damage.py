@@ -5,16 +5,20 @@ import io
 import json
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from trace_exports import EXPORTS, chat
 
+from areal_sdk.testing import RecordedRun, assistant, make_episode
 from areal_sdk_traces.book import Book, Fate
 from areal_sdk_traces.choice import Choice, chosen
 from areal_sdk_traces.conversation import Conversation, meaning
 from areal_sdk_traces.masking import mask_common, masked
-from areal_sdk_traces.readers import reader_of
+from areal_sdk_traces.readers import FORMATS, reader_of
+from areal_sdk_traces.recorded import read_run
 from areal_sdk_traces.rows import read_rows
 
 
@@ -197,3 +201,87 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
     """The body of an event: a tool's result names its call by `id`."""
     kept = {k: v for k, v in message.items() if k not in ("role", "tool_call_id") and v is not None}
     return kept | ({"id": message["tool_call_id"]} if message["role"] == "tool" else {})
+
+
+def test_batches_that_use_a_name_again_are_not_mixed(tmp_path: Path) -> None:
+    def batch(n: int) -> tuple[str, str]:
+        row = EXPORTS["openai"](n)[1]
+        asked = {"custom_id": "request-1", "body": row["request"]}
+        reply = {
+            "custom_id": "request-1",
+            "response": {"status_code": 200, "body": row["response"]},
+        }
+        return json.dumps(asked), json.dumps(reply)
+
+    (tmp_path / "a.jsonl").write_text("\n".join([*batch(1), *batch(1)]))
+    found, damage = read("openai", tmp_path)
+    assert len(found) == 1
+    assert not damage
+    (tmp_path / "b.jsonl").write_text(batch(2)[0])  # whose reply is missing
+    found, damage = read("openai", tmp_path)
+    assert not found
+    assert len(damage) == 3
+    assert "import one batch at a time" in damage[0]
+    failed = {"custom_id": "request-1", "response": {"status_code": 500}}
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "a.jsonl").write_text("\n".join([batch(1)[0], json.dumps(failed)]))
+    assert len(read("openai", tmp_path)[1]) == 2, "the request and its reply"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_value_nested_too_deep_costs_its_row(format: str, tmp_path: Path) -> None:
+    """Python reads 1000 levels of JSON and orjson writes 254."""
+    deep = '{"a": ' + "[" * 300 + "]" * 300 + "}"
+    text = json.dumps(EXPORTS[format](1)).replace('{"a": 1}', deep)
+    for _ in range(2):  # arguments are a text, in a text of JSON at times
+        deep = json.dumps(deep)[1:-1]
+        text = text.replace(json.dumps('{"a": 1}')[1:-1], deep)
+    (tmp_path / "a.json").write_text(text[:-1] + "," + json.dumps(EXPORTS[format](2))[1:])
+    found, _ = read(format, tmp_path)
+    assert (
+        any(m["content"] == "It is 3." for one in found for m in one.messages) or format == "codex"
+    )
+
+
+@pytest.mark.parametrize("observations", [5, "abc", {"a": 1}, [3], None, []])
+def test_a_trace_of_langfuse_without_calls_is_named(observations: Any, tmp_path: Path) -> None:
+    score = {"name": "helpful", "value": 1.0, "dataType": "NUMERIC"}
+    row = {"id": "t", "userId": "ann", "observations": observations, "scores": [score]}
+    (tmp_path / "a.json").write_text(json.dumps(row))
+    book = Book()
+    assert not [*reader_of("langfuse")(read_rows(str(tmp_path), book, stdin=io.BytesIO()), book)]
+    assert book.of(Fate.DAMAGED, Fate.NO_MESSAGE)
+
+
+def test_a_damaged_episode_of_a_run_costs_no_other(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path / "run")
+    for number in range(3):
+        said = make_episode([{"role": "user", "content": f"{number}?"}, assistant("Yes.")])
+        recorded.measure(replace(said, id=f"e{number}"), split="live")
+    recorded.close()
+    (file,) = (tmp_path / "run" / "episodes").glob("*.episodes")
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 255
+    file.write_bytes(raw)
+    book = Book()
+    found = [*read_run(tmp_path / "run", book)]
+    damage = book.of(Fate.DAMAGED)
+    assert damage
+    assert {f"run/{one.id}" for one in found}.isdisjoint(str(entry.place) for entry in damage)
+    assert len(found) + len(damage) == 3
+
+
+def test_a_damaged_line_of_the_index_of_a_run_is_told(tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path / "run")
+    for number in range(3):
+        said = make_episode([{"role": "user", "content": f"{number}?"}, assistant("Yes.")])
+        recorded.measure(replace(said, id=f"e{number}"), split="live")
+    recorded.close()
+    (index,) = (tmp_path / "run" / "episodes").glob("*.index")
+    kept = index.read_bytes().replace(b'{"id":"e1"', b'#"id":"e1"')
+    assert kept != index.read_bytes()
+    index.write_bytes(kept)
+    book = Book()
+    assert [one.id for one in read_run(tmp_path / "run", book)] == ["e0", "e2"]
+    (entry,) = book.of(Fate.DAMAGED)
+    assert str(entry).startswith("run, index: damaged: 1 lines of its metrics or its index")

@@ -32,6 +32,8 @@ def _runs(row: Row, book: Book) -> Iterator[Row]:
         book.write(row.place, Fate.DAMAGED, "the row is not an object")
         return
     inner = value.get("child_runs") or value.get("runs")
+    if inner and not isinstance(inner, list):
+        book.write(row.place, Fate.PART_LOST, "runs inside that are no list")
     if "run_type" in value or not isinstance(inner, list):
         yield row
     for index, one in enumerate(inner if isinstance(inner, list) else ()):

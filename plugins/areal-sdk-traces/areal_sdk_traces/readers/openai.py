@@ -23,14 +23,14 @@ from areal_sdk_traces.shapes import mapping, name_in, rows_of, text, word, words
 
 def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
     calls: list[RecordedCall] = []
-    asked: dict[str, Row] = {}
-    replies: dict[str, Row] = {}
+    asked: dict[str, list[Row]] = {}
+    replies: dict[str, list[Row]] = {}
     for row in rows:
         with book.guarding(row.place):
             value = mapping(row.value, "the row")
             if "custom_id" in value:
                 half = replies if "response" in value or "error" in value else asked
-                half[name_in(value, "custom_id")] = row
+                half.setdefault(name_in(value, "custom_id"), []).append(row)
             elif "preferred_output" in value:
                 yield from _preference(row, value, book)
             elif "messages" in value and "choices" not in value and "response" not in value:
@@ -38,20 +38,41 @@ def read(rows: Iterable[Row], book: Book) -> Iterator[Conversation]:
             else:
                 request, response = value.get("request", value), value.get("response", value)
                 calls.append(_call(row, request, response, book))
-    for name, row in replies.items():
-        with book.guarding(row.place):
-            if name not in asked:
-                raise BadRowError(f"a reply to {name!r}, whose request is not here")
-            try:
-                calls.append(_batch_call(asked[name], row, book))
-            except BadRowError as exc:
-                book.write(asked[name].place, Fate.DAMAGED, f"the request {name!r}: {exc}")
-                raise
-            book.used([asked[name].place])
-    for name, row in asked.items():
-        if name not in replies:
-            book.write(row.place, Fate.DAMAGED, f"the request {name!r} has no reply")
+    for name in asked | replies:
+        calls += _batch_calls(name, asked.get(name, []), replies.get(name, []), book)
     yield from conversations_of("openai", calls, book)
+
+
+def _batch_calls(
+    name: str, asked: list[Row], replies: list[Row], book: Book
+) -> Iterator[RecordedCall]:
+    """The call of a `custom_id`, if it is that of one request and one reply."""
+    asked, replies = _distinct(asked, book), _distinct(replies, book)
+    try:
+        if len(asked) > 1 or len(replies) > 1:
+            raise BadRowError(
+                f"several requests or replies have the custom_id {name!r}: import one batch at a time"
+            )
+        if not replies:
+            raise BadRowError(f"the request {name!r} has no reply")
+        if not asked:
+            raise BadRowError(f"a reply to {name!r}, whose request is not here")
+        yield _batch_call(asked[0], replies[0], book)
+        book.used([asked[0].place])
+    except BadRowError as exc:
+        for row in (*asked, *replies):
+            book.write(row.place, Fate.DAMAGED, str(exc))
+
+
+def _distinct(rows: list[Row], book: Book) -> list[Row]:
+    """The rows without those that repeat an earlier one."""
+    found: list[Row] = []
+    for row in rows:
+        if any(row.value == one.value for one in found):
+            book.write(row.place, Fate.DUPLICATE, "the same row as an earlier one")
+        else:
+            found.append(row)
+    return found
 
 
 def _batch_call(asked: Row, reply: Row, book: Book) -> RecordedCall:
