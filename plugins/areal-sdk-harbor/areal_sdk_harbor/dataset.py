@@ -52,25 +52,25 @@ def directories(root: Path) -> list[Path]:
 def playable(paths: list[Path], *, skip_refused: bool) -> list[Definition]:
     """The tasks that can be played. ConfigError with all others and their reasons, unless they are skipped."""
     read: list[Definition] = []
-    refused: dict[str, str] = {}
+    refused: dict[Path, str] = {}
     for path in paths:
         try:
             read.append(read_definition(path))
         except RefusedError as exc:
-            refused[path.name] = str(exc)
+            refused[path] = str(exc)
     with ThreadPoolExecutor(1, thread_name_prefix="try images") as pool:  # a loop may run here
         for task, why in zip(read, pool.submit(_try_images, read).result(), strict=True):
             if why:
-                refused[task.path.name] = why
+                refused[task.path] = why
     if refused and not skip_refused:
-        listed = "\n".join(f"  {name}: {why}" for name, why in refused.items())
+        listed = "\n".join(f"  {path.name}: {why}" for path, why in refused.items())
         raise ConfigError(
             f"{len(refused)} of {len(paths)} tasks cannot be played in a sandbox of this machine:\n{listed}\n"
             "mend them, move them away, or set tasks.harbor.skip_refused=true"
         )
-    for name, why in refused.items():
-        logger.warning("task %s is left out: %s", name, why)
-    return [task for task in read if task.path.name not in refused]
+    for path, why in refused.items():
+        logger.warning("task %s is left out: %s", path.name, why)
+    return [task for task in read if task.path not in refused]
 
 
 def _try_images(found: list[Definition]) -> list[str]:

@@ -1,5 +1,6 @@
 """`Definition`: a task directory, read and found fit for a sandbox of this machine."""
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -54,13 +55,13 @@ def read_definition(path: Path) -> Definition:
     _check_needs(settings, environment, agent, verifier)
     image = read_image(
         path / "environment",
-        docker_image=environment.get("docker_image"),
-        workdir=environment.get("workdir"),
+        docker_image=_word(environment, "docker_image"),
+        workdir=_word(environment, "workdir"),
     )
     script = path / "tests" / "test.sh"
     if not script.is_file():
         raise RefusedError("it has no tests/test.sh")
-    if why := why_it_fetches(script.read_text(encoding="utf-8")):
+    if why := why_it_fetches(_text(script)):
         raise RefusedError(f"tests/test.sh fetches packages ({why}), and a sandbox has no network")
     texts = [instruction, *_texts(path / "tests"), _text(path / "environment" / "Dockerfile")]
     return Definition(
@@ -72,7 +73,7 @@ def read_definition(path: Path) -> Definition:
         solution=_tree(path / "solution") if (path / "solution").is_dir() else None,
         agent_timeout_s=_seconds(agent, "agent", AGENT_TIMEOUT_S),
         verifier_timeout_s=_seconds(verifier, "verifier", VERIFIER_TIMEOUT_S),
-        memory_mb=environment.get("memory_mb"),
+        memory_mb=_memory_mb(environment),
         env={**dict(image.env), **_variables(environment, "environment")},
         verifier_env=_variables(verifier, "verifier"),
         solution_env=_variables(_table(settings, "solution"), "solution"),
@@ -110,14 +111,30 @@ def _table(settings: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
 
 def _seconds(table: Mapping[str, JSON], name: str, default: float) -> float:
     value = table.get("timeout_sec", default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise RefusedError(f"task.toml: {name}.timeout_sec = {value!r}: give a positive number")
     return float(value)
 
 
+def _word(environment: Mapping[str, JSON], name: str) -> str | None:
+    value = environment.get(name)
+    if not (value is None or isinstance(value, str)):
+        raise RefusedError(f"task.toml: environment.{name} = {value!r} is no text")
+    return value
+
+
+def _memory_mb(environment: Mapping[str, JSON]) -> int | None:
+    value = environment.get("memory_mb")
+    if value is not None and (type(value) is not int or value <= 0):
+        raise RefusedError(f"task.toml: environment.memory_mb = {value!r}: give a positive number")
+    return value
+
+
 def _variables(table: Mapping[str, JSON], name: str) -> dict[str, str]:
-    found = {key: str(value) for key, value in table.get("env", {}).items()}
+    found = {key: str(value) for key, value in _table(table, "env").items()}
     for key, value in found.items():
+        if "=" in key or "\0" in key + value:
+            raise RefusedError(f"{name}.env.{key} = {value!r} is no variable of a process")
         if "${" in value:
             raise RefusedError(
                 f"{name}.env.{key} = {value!r} names a variable of this machine, which a sandbox does not see"

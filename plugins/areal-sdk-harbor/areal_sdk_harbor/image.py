@@ -78,8 +78,15 @@ def read_image(environment: Path, *, docker_image: str | None, workdir: str | No
     if (environment / ".dockerignore").exists():
         raise RefusedError("environment/.dockerignore is not read here")
     builder = _Builder(environment)
-    for line in _instructions(file.read_text(encoding="utf-8")):
-        builder.add(line)
+    for line in _instructions(file.read_text(encoding="utf-8", errors="replace")):
+        try:
+            builder.add(line)
+        except RefusedError:
+            raise
+        except (ValueError, LookupError) as exc:  # an open quotation mark, no words
+            raise RefusedError(
+                f"its Dockerfile has {line!r}, which is not understood: {exc}"
+            ) from None
     if not builder.has_base:
         raise RefusedError("its Dockerfile has no FROM")
     return Image(workdir or builder.workdir, tuple(builder.env.items()), tuple(builder.steps))
@@ -181,6 +188,8 @@ def _instructions(text: str) -> Iterator[str]:
             raise RefusedError("its Dockerfile has a here-document, which is not understood")
         yield " ".join((held + line).split()) if not held else (held + line).strip()
         held = ""
+    if held:
+        yield held.strip()
 
 
 def _check_base(image: str) -> None:

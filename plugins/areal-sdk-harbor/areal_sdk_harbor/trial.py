@@ -148,8 +148,7 @@ def read_reward(text: str, *, is_json: bool) -> Verdict:
     if len(numbers) == 1:
         numbers = {"reward": next(iter(numbers.values()))}
     for value in numbers.values():
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        if not is_number:
+        if not _is_finite(value):
             return Verdict(
                 None, why=f"{name} holds {shorten(str(value))}, which is no finite number"
             )
@@ -157,6 +156,13 @@ def read_reward(text: str, *, is_json: bool) -> Verdict:
         return Verdict(None, why=f"{name} has several numbers, and none is called reward")
     others = {key: float(value) for key, value in numbers.items() if key != "reward"}
     return Verdict(float(numbers["reward"]), others)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def shorten(text: str) -> str:

@@ -318,6 +318,10 @@ async def test_a_program_that_hangs_under_test_has_failed(tmp_path: Path) -> Non
         ("FROM debian\nWORKDIR /usr/src/app", "where a sandbox can write nothing"),
         ("FROM debian\nRUN cat <<EOF > /app/x", "here-document"),
         ("RUN true", "has no FROM"),
+        ("FROM", "which is not understood"),
+        ("FROM debian\nENV", "which is not understood"),
+        ('FROM debian\nENV A="b', "No closing quotation"),
+        ("FROM debian\nVOLUME /data \\", "VOLUME, which is not understood"),
     ],
 )
 def test_an_image_that_needs_more_is_refused(tmp_path: Path, dockerfile: str, why: str) -> None:
@@ -339,6 +343,12 @@ def test_an_image_that_needs_more_is_refused(tmp_path: Path, dockerfile: str, wh
         ("[verifier]\ntimeout_sec = 0", "give a positive number"),
         ("[agent]\nuser = 'agent'", "a sandbox has one user"),
         ("agent = 1", "agent = 1 is no table"),
+        ("[environment]\nenv = 'A=b'", "env = 'A=b' is no table"),
+        ('[environment]\nenv = {A = "b\\u0000"}', "no variable of a process"),
+        ("[environment]\nmemory_mb = 'big'", "memory_mb = 'big': give a positive number"),
+        ("[environment]\ndocker_image = 3", "docker_image = 3 is no text"),
+        ("[environment]\nworkdir = 3", "workdir = 3 is no text"),
+        ("[agent]\ntimeout_sec = inf", "give a positive number"),
         ("[", "it cannot be read"),
     ],
 )
@@ -346,6 +356,13 @@ def test_settings_that_need_more_are_refused(tmp_path: Path, settings: str, why:
     changed(tmp_path, task_toml=settings)
     with pytest.raises(RefusedError, match=why.replace("[", r"\[")):
         read_definition(tmp_path / "write-greeting")
+
+
+def test_a_task_that_is_left_out_takes_no_other_of_its_name(tmp_path: Path) -> None:
+    changed(tmp_path / "a", dockerfile="FROM alpine")
+    changed(tmp_path / "b")
+    (one,) = tasks("eval", path=str(tmp_path), held_out=1.0, skip_refused=True)
+    assert one.data["path"] == str(tmp_path / "b" / "write-greeting")
 
 
 def test_links_that_lead_out_of_a_task_are_refused(tmp_path: Path) -> None:
@@ -386,7 +403,15 @@ def test_a_verifier_that_fetches_is_refused(tmp_path: Path) -> None:
 def test_rewards_are_finite_numbers() -> None:
     for text in ("", "one", "inf", "[1]"):
         assert read_reward(text, is_json=False).reward is None
-    for text in ("", "{}", '{"reward": "1"}', '{"reward": 1e999}', "[1]", "null"):
+    for text in (
+        "",
+        "{}",
+        '{"reward": "1"}',
+        '{"reward": 1e999}',
+        f'{{"reward": 1{"0" * 400}}}',
+        "[1]",
+        "null",
+    ):
         assert read_reward(text, is_json=True).reward is None
     assert read_reward("1", is_json=True).reward == 1.0
     assert read_reward('{"accuracy": 0.5}', is_json=True).reward == 0.5
