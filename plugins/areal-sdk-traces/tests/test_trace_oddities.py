@@ -132,7 +132,7 @@ def test_a_batch_names_both_halves_of_a_request_that_failed(tmp_path: Path) -> N
     asked = {"custom_id": "a", "body": {"messages": ASKED}}
     reply = {"custom_id": "a", "response": {"status_code": 429, "body": {}}}
     _, told = read("openai", tmp_path / "a.jsonl", [asked, reply])
-    assert told["1"] == "damaged: the request 'a': the request failed with status 429"
+    assert told["1"] == "damaged: the request failed with status 429"
     assert told["2"] == "damaged: the request failed with status 429"
 
 
