@@ -149,7 +149,7 @@ def test_a_resumed_session_of_claude_code_may_be_read_before_its_beginning(tmp_p
 
 
 def test_masks_read_a_long_word_once_and_hide_the_names_of_arguments() -> None:
-    """With a search that begins at each letter the word takes hours."""
+    """A search that begins at each letter takes hours for the word."""
     assert mask_common("a" * 1_000_000 + " ann@example.org") == "a" * 1_000_000 + " [email]"
     said = chat(1)
     said[2]["tool_calls"][0]["function"]["arguments"] = '{"to": {"ann@example.org": 1}}'
@@ -160,7 +160,7 @@ def test_masks_read_a_long_word_once_and_hide_the_names_of_arguments() -> None:
 
 
 def test_messages_of_otel_may_be_log_records(tmp_path: Path) -> None:
-    """As OpenTelemetry's instrumentation of OpenAI's client writes them: a record for each message, its text in the body."""
+    """Records as OpenTelemetry's instrumentation of OpenAI's client writes them: one for each message, its text in the body."""
 
     def typed(value: Any) -> Any:
         if isinstance(value, dict):
