@@ -9,8 +9,8 @@ def cassette(episode: Episode) -> Outcome:
     """1.0 for the recorded last answer, letter case and space aside; else 0.0.
 
     An episode whose last message makes a call that is not recorded abstains: nobody knows what the tool would have
-    said, so it is no zero. So does each episode of a recording without a last answer. Metrics: `left_recording`, 1.0 if any call was not recorded, and `recorded_calls`, their
-    share.
+    said, so it is no zero. So does each episode of a recording without a last answer. Metrics: `left_recording`, 1.0 if
+    any call was not recorded, and `recorded_calls`, the share of the others.
     """
     playback = Playback(recording := Recording.of(episode.task))
     ends_unseen = False

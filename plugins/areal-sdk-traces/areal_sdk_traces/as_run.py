@@ -60,7 +60,7 @@ def write_run(source: Path, directory: Path, *, say: Callable[[str], object]) ->
     return run.path
 
 
-def format_of(rows: Sequence[Row]) -> str:
+def format_of(rows: Iterable[Row]) -> str:
     """The first format with the most conversations in the first rows; empty if none reads any."""
     first = list(islice(rows, NUM_SNIFFED))
     num = {

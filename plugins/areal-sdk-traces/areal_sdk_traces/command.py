@@ -106,7 +106,7 @@ def import_traces(source: str, format: str, **options: Any) -> None:
     stdin = sys.stdin.buffer
     _write(reader_of(format)(read_rows(source, book, stdin=stdin), book), book, **options)
     if book.num_rows and not book.num_conversations and source != STDIN:
-        other = format_of([*read_rows(source, Book(), stdin=stdin)])
+        other = format_of(read_rows(source, Book(), stdin=stdin))
         if other not in ("", format):
             click.echo(f"  these rows look like {other}: give --from {other}", err=True)
 
